@@ -31,7 +31,16 @@ class HopelessError(ConfigError):
 
 
 class RequestError(IodaemonError):
-    """A client asked for something that is refused; it goes to the client, the daemon goes on."""
+    """A client asked for something that is refused; it goes to the client, the daemon goes on.
+
+    Attributes:
+        at: of a value in a body, the path to it: ``("jobs", 2, "walltime_s")``; the first job is 0.
+        problem: what is wrong with it. Where the path ends in a key, that is the subject which it
+            lacks: ``must be above 0``.
+    """
+
+    at: tuple[str | int, ...] = ()
+    problem: str = ""
 
 
 class NoDrawing(RequestError):

@@ -68,14 +68,34 @@ class Running(NamedTuple):
         )
 
 
+def find_holder(path: str) -> int | None:
+    """The process that has an exclusive lock on this file (/proc/locks); None: no process.
+
+    Each line is ``1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END``; a process that waits
+    for a lock has ``->`` behind the number. A filesystem may give its device another number there
+    than stat(2) does (btrfs), so that is not compared.
+
+    Raises:
+        OSError: the file cannot be looked at.
+    """
+    inode = os.stat(path).st_ino
+    with open("/proc/locks") as file:
+        for line in file:
+            words = line.split()
+            if len(words) < 6 or words[1] == "->" or words[3] != "WRITE":
+                continue
+            pid = int(words[4])
+            if words[5].rpartition(":")[2] == str(inode) and pid > 0:
+                return pid
+    return None
+
+
 def find_running(state_dir: str) -> Running | None:
     """The daemon that runs on this state directory; None: none does, or it notes no socket.
 
     Raises:
         OSError: its lock may not be looked at.
     """
-    from iodaemon.node.sampler.proc_files import find_holder
-
     path = os.path.join(state_dir, STATE_LOCK)
     try:
         pid = find_holder(path)

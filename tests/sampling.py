@@ -1,15 +1,16 @@
 """A sampler of a test's own, started as the supervisor does it, and jobs for it."""
 
 import asyncio
+import json
 import os
 import subprocess
 from pathlib import Path
 
 from iodaemon.node.sampler.client import SamplerClient, Track, _Row
-from iodaemon.node.sampler.job_io import Allowance, JobIo, Moved, Position, UnknownError
+from iodaemon.node.sampler.job_io import JobIo, Position
 from iodaemon.node.sampler.sweep import Sampler, Settings
 from iodaemon.supervisor.anchor import SAMPLER, command
-from iodaemon.supervisor.ledger import Key
+from iodaemon.supervisor.ledger import Key, Use
 
 BLIND = (
     "from iodaemon.node.sampler import job_io, sweep; "
@@ -61,7 +62,7 @@ class Samplers:
         for child in self.living:
             child.kill()
         settings = Settings(address=address, parent=os.getpid(), uid=os.geteuid(), **self.settings)
-        words = command(SAMPLER, settings.dump())
+        words = command(SAMPLER, json.dumps(settings._asdict()))
         words[4] = words[4].replace("; from", f"; {self._before}from", 1)
         self.children.append(subprocess.Popen(words, env=self.environment))
         return True
@@ -86,11 +87,11 @@ class Measured:
         root: ``/``, or a directory that looks like it.
         reaped: what was waited for outside of it; asked before the members.
         members: its processes.
-        allowance: of descriptors.
+        position: of its own if None.
     """
 
-    def __init__(self, root, reaped, members, allowance=None):
-        self.io = JobIo(str(root), Allowance() if allowance is None else allowance, Position())
+    def __init__(self, root, reaped, members, position=None):
+        self.io = JobIo(str(root), Position() if position is None else position)
         self._reaped, self._members = reaped, members
         self._track = Track(Key(1, 1), None, None)
 
@@ -99,9 +100,9 @@ class Measured:
         self._track.reaped = self._reaped()
         try:
             moved = self.io.read(list(self._members()))
-        except UnknownError:
+        except OSError:
             moved = None
-        self._track.row = _Row(1, None, moved, *[None] * 8)
+        self._track.row = _Row(1, 1, None, moved, (None,) * 8)
         return self._track.counters()
 
     def close(self):
@@ -121,18 +122,17 @@ class Reading:
         self.number = attempt[0]
         opened = {"devices": {"vda": "254:0"}, "cpus": {}}
         self.sampler = Sampler(Settings(address="", parent=0, uid=0, **given), opened, Position())
-        self._added = [[*attempt, holder, None]]
+        self._request = {"jobs": [[*attempt, holder, None]]}
 
     def sweep(self, *, is_wanted=False):
         """The counters that are told; None: none are, since it has not run."""
-        request = {"add": self._added, "read": [self.number] if is_wanted else []}
-        self._added = []
-        answer = self.sampler.sweep(request, 0.0)
+        request, self._request = self._request, {}
+        answer = self.sampler.sweep(request | {"read": [self.number] if is_wanted else []})
         if not answer["jobs"]:
             return None
-        track = Track(Key(1, 1), None, Moved())
+        track = Track(Key(1, 1), None, Use())
         track.row = _Row(*answer["jobs"][0])
         return track.counters()
 
     def close(self):
-        self.sampler.sweep({"remove": [self.number]}, 0.0)
+        self.sampler.sweep({"jobs": []})

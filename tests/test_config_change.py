@@ -68,7 +68,7 @@ def with_other(tmp_path, setting):
 def test_every_setting_is_tried_here(plain):
     settings = {each.path for each in describe_settings(plain) if each.key}
 
-    assert set(OTHER) == settings - {"file", "origins", "is_system"}
+    assert set(OTHER) == settings
     assert set(restarts_of(plain)) <= set(OTHER) | {"tier"}
 
 
@@ -87,7 +87,7 @@ def test_the_page_tells_of_every_setting_when_it_counts(plain):
     settings = {each.path for each in describe_settings(plain) if each.key}
     named = {name for name in settings if name in counts or f"[{name.split('.')[0]}]" in counts}
     assert set(restarts_of(plain)) == restart
-    assert settings - {"file", "origins", "is_system"} == named
+    assert settings == named
 
 
 @pytest.mark.parametrize("setting", OTHER)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import cast
 
 from iodaemon.api.client import Client
-from iodaemon.api.model import DrainAnswer, JobAnswer, ReloadAnswer
+from iodaemon.api.model import DrainAnswer, ReloadAnswer
 from iodaemon.api.shape import target_of
 
 _KEYS = frozenset({"draining", "holding", "at_rest"})
@@ -40,9 +40,3 @@ def reload_config(client: Client) -> ReloadAnswer:
     """Have the configuration read again; durable and in force when this returns."""
     keys = {"changed", "needs_restart", "notes"}
     return cast("ReloadAnswer", client.ask("POST", "/v1/config/reload", {}, keys))
-
-
-def remove_scratch(client: Client, job_id: int) -> JobAnswer:
-    """Have what was kept of an ended job removed; answers when it is gone, or after a while."""
-    answer = client.ask("POST", f"/v1/jobs/{job_id}/scratch/remove", {}, {"job", "removed"})
-    return cast("JobAnswer", answer)

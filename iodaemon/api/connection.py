@@ -318,12 +318,17 @@ def _refusal(response: Response, data: bytes) -> RequestError:
     """The daemon's refusal as an error; anything without its usual body is quoted as it is."""
     code = _CODES.get(response.status, "")
     message = f"the daemon answers {response.status} {response.reason}: look at its log"
+    error: dict[str, JsonValue] = {}
     try:
         error = json.loads(data)["error"]
         code, message = str(error["code"]), str(error["message"])
     except (ValueError, KeyError, TypeError):
         pass  # not the daemon's own words; the status says enough
-    return refusal(code, message)
+    refused = refusal(code, message)
+    if isinstance(error, dict) and isinstance(at := error.get("at"), list):
+        refused.at = tuple(step if isinstance(step, int) else str(step) for step in at)
+        refused.problem = _one_line(str(error.get("problem", "")))
+    return refused
 
 
 _CODES: Final = {

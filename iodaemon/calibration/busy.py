@@ -7,12 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
+import psutil
 
 from iodaemon.core.bandwidth import DeviceLoad, device_load
 from iodaemon.core.platform import DeviceId
-from iodaemon.errors import NoData
 from iodaemon.node.devices import read_disks
-from iodaemon.node.sampler.proc_files import KeptFile, parse_cpu_ticks
 
 LOOK_S: Final = 2.0
 """Two jiffies of 10 ms are 1 % of it."""
@@ -22,6 +21,7 @@ MOST_BYTES_PER_S: Final = 5e6
 """Only where the kernel does not count for how long a disk is busy: it is little for a fast one."""
 MOST_CPU_RATIO: Final = 0.5
 """Of all CPUs; the readers need next to none, but need it at once."""
+_CPU_FIELDS: Final = 8
 _IDLE_FIELDS: Final = (3, 4)
 """idle and iowait (Documentation/filesystems/proc.rst 1.7), counted from user = 0."""
 
@@ -72,14 +72,15 @@ def look(devices: Collection[DeviceId], for_s: float = LOOK_S) -> Busy:
     )
 
 
-def _read_cpu() -> tuple[int, ...]:
+def _read_cpu() -> tuple[float, ...]:
+    """User to steal; what guests use is in user and nice already."""
     try:
-        return parse_cpu_ticks(KeptFile("/proc/stat").read())
-    except (NoData, PermissionError):
+        return tuple(psutil.cpu_times())[:_CPU_FIELDS]
+    except OSError:
         return ()
 
 
-def busy_ratio(earlier: Sequence[int], later: Sequence[int]) -> float | None:
+def busy_ratio(earlier: Sequence[float], later: Sequence[float]) -> float | None:
     """The part of the time between that was not idle; None: it is not known."""
     if len(earlier) != len(later) or len(later) <= max(_IDLE_FIELDS):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -13,6 +13,8 @@ from iodaemon.config.settings import Config
 from iodaemon.registry import rule_name
 from iodaemon.systemd import is_unit
 from iodaemon.units import key_of
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 _OWN_SUPERVISOR: Final = "restart the daemon when no job runs: the supervisor ends with it then"
 _SYSTEM: Final = (
@@ -24,8 +26,6 @@ _SYSTEM: Final = (
 )
 _USER: Final = ("systemctl --user restart iodaemon", _OWN_SUPERVISOR)
 _BY_HAND: Final = ("'iod stop', then start it as before", _OWN_SUPERVISOR)
-_UNTOLD: Final = frozenset({"file", "origins", "is_system", "admission", "placement", "regulation"})
-"""No settings; and the tables over the policy, of which the rules tell what came of them."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 def setting_changes(before: Config, after: Config) -> tuple[Change, ...]:
     """The settings that differ, in the order of their declaration."""
-    old, new, restarts = _values_of(before), _values_of(after), restarts_of(after)
+    old, new = _values_of(before), _values_of(after)
     daemon, supervisor = _SYSTEM if after.is_system else _USER if is_unit() else _BY_HAND
     remedies = {
         "": "",
@@ -62,14 +62,9 @@ def setting_changes(before: Config, after: Config) -> tuple[Change, ...]:
         "supervisor": supervisor,
     }
     return tuple(
-        Change(
-            path=path,
-            before=old[path],
-            after=value,
-            remedy=remedies[restarts.get(path, "")],
-        )
-        for path, value in new.items()
-        if path not in _UNTOLD and value != old[path]
+        Change(path=path, before=old[path][0], after=value, remedy=remedies[restart])
+        for path, (value, restart) in new.items()
+        if value != old[path][0]
     )
 
 
@@ -78,10 +73,14 @@ def restarts_of(config: Config) -> dict[str, str]:
     return {each.path: each.restart for each in describe_settings(config) if each.restart}
 
 
-def _values_of(config: Config) -> dict[str, str]:
-    """Each setting's value as TOML, and that of all tiers together."""
-    values = {each.path: each.value for each in describe_settings(config) if each.key}
-    return {**values, "tier": toml_value(config.tier, "tier")}
+def _values_of(config: Config) -> dict[str, tuple[str, str]]:
+    """Each setting's value as TOML, and what has to be restarted; of all tiers together.
+
+    Of the tables over the policy the rules tell what came of them.
+    """
+    values = {each.path: (each.value, each.restart) for each in describe_settings(config)}
+    tier = toml_value(config.tier, "tier"), values["tier"][1]
+    return {path: each for path, each in values.items() if each[0]} | {"tier": tier}
 
 
 def policy_changes(before: PolicyFile, after: PolicyFile) -> tuple[Change, ...]:
@@ -96,24 +95,19 @@ def policy_changes(before: PolicyFile, after: PolicyFile) -> tuple[Change, ...]:
 def in_force(before: Config, after: Config) -> Config:
     """The configuration of a daemon that goes on: ``after`` but for what needs a restart."""
     restarts = restarts_of(before)
-    topology = before.topology
-    kept = {name: getattr(before, name) for name in _fields_of(before, "", restarts)}
-    divided = {
-        name: getattr(topology, name) for name in _fields_of(topology, "topology.", restarts)
-    }
     told = {path: before.origins.get(path, "default") for path in restarts}
     return msgspec.structs.replace(
-        after,
-        **kept,
-        topology=msgspec.structs.replace(after.topology, **divided),
+        _kept(before, after, "", restarts),
+        topology=_kept(before.topology, after.topology, "topology.", restarts),
         is_system=before.is_system,
         origins={**after.origins, **told},
     )
 
 
-def _fields_of(struct: msgspec.Struct, table: str, restarts: Mapping[str, str]) -> list[str]:
-    """The fields of this table whose settings need a restart."""
-    return [name for name in struct.__struct_fields__ if table + key_of(name) in restarts]
+def _kept(before: S, after: S, table: str, restarts: Mapping[str, str]) -> S:
+    """``after`` with the values of ``before`` where those need a restart."""
+    names = [name for name in before.__struct_fields__ if table + key_of(name) in restarts]
+    return msgspec.structs.replace(after, **{name: getattr(before, name) for name in names})
 
 
 def _differences(before: PolicyFile, after: PolicyFile) -> Iterator[tuple[str, str, str]]:

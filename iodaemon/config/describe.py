@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from types import NoneType
 from typing import Annotated, Any, Final, get_args, get_origin
 
 import msgspec
@@ -16,8 +17,7 @@ _KINDS: Final[dict[Any, str]] = {
     str: "text",
     bool: "true or false",
     int: "number",
-    str | None: "text or none",
-    int | None: "number or none",
+    NoneType: "none",
 }
 
 
@@ -48,7 +48,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_settings(settings: msgspec.Struct) -> tuple[Setting, ...]:
-    """Every setting of the struct with its present value, in the order of declaration."""
+    """Every setting of the struct with its present value, in the order of declaration.
+
+    A field that is no table and says nothing of itself is no setting.
+    """
     return tuple(_described(settings, table=""))
 
 
@@ -101,16 +104,11 @@ def _described(struct: msgspec.Struct, table: str) -> Iterator[Setting]:
         key = key_of(field.name)
         if isinstance(value, msgspec.Struct):
             yield from _described(value, table=key)
-        elif isinstance(value, dict):
-            yield Setting(table=key, key="", value="", kind="table", **_said(field.type))
-        else:
-            yield Setting(
-                table=table,
-                key=key,
-                value=toml_value(value, field.name),
-                kind=_kind(field),
-                **_said(field.type),
-            )
+        elif (said := _said(field.type)) and isinstance(value, dict):
+            yield Setting(table=key, key="", value="", kind="table", **said)
+        elif said:
+            shown = toml_value(value, field.name)
+            yield Setting(table=table, key=key, value=shown, kind=_kind(field), **said)
 
 
 def _kind(field: msgspec.structs.FieldInfo) -> str:
@@ -135,9 +133,9 @@ def _choices(type_: Any) -> Iterator[str]:
 
 
 def _said(type_: Any) -> dict[str, str]:
-    """What the declaration says of the setting."""
+    """What the declaration says of the setting; nothing of what is none."""
     notes = get_args(type_)[1:] if get_origin(type_) is Annotated else ()
     for note in notes:
         if isinstance(note, msgspec.Meta) and note.description:
             return {"help": note.description, **(note.extra or {})}
-    return {"help": ""}
+    return {}

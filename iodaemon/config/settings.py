@@ -15,11 +15,12 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from iodaemon.config.describe import Setting, describe_settings, toml_value
 from iodaemon.config.policy import config_home_of
 from iodaemon.config.table import decode_table, read_toml
-from iodaemon.config.tier import TierTable, check_tiers
+from iodaemon.config.tier import Above0, Above0Int, TierTable, check_tiers
 from iodaemon.core.sharing import Sharing
 from iodaemon.errors import ConfigError
 from iodaemon.socket_path import usual_runtime_dir, usual_state_dir, why_too_long
@@ -36,7 +37,7 @@ EMPTY: Final = {"restart": "empty daemon"}
 DAEMON: Final = {"restart": "daemon"}
 SUPERVISOR: Final = {"restart": "supervisor"}
 
-_PLACES: Final = ("state_dir", "runtime_dir")
+_SYSTEM_PLACES: Final = {"state_dir": "/var/lib/iodaemon", "runtime_dir": "/run/iodaemon"}
 _SOCKET_NAMES: Final = ("iod.sock", "supervisor.sock")
 _LARGEST_CPU: Final = 8191
 """NR_CPUS of the largest kernels built (Kconfig, x86 MAXSMP)."""
@@ -169,24 +170,24 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     max_processes: Annotated[
-        int | None,
+        Above0Int | None,
         Meta(
             description="processes and threads that one job may have at once, where its cgroup can "
-            "be limited, and never more than a quarter of the machine's; its next fork fails"
+            "be limited, and never more than a quarter of the machine's; its next fork fails",
         ),
     ] = 32768
     output_max_bytes: Annotated[
-        int | None,
+        Above0Int | None,
         Meta(
             description="room that a job's own output may take, where it names no file (-o); a job "
-            'that takes more is ended; "none": any'
+            'that takes more is ended; "none": any',
         ),
     ] = 10 << 30
     default_walltime_s: Annotated[
-        float | None,
+        Above0 | None,
         Meta(
             description="walltime of a job that is submitted without one (-t), which its submitter "
-            "is told; backfilling plans by walltimes"
+            "is told; backfilling plans by walltimes",
         ),
     ] = None
     mode: Annotated[
@@ -222,10 +223,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "report"
     scratch_keep_s: Annotated[
-        float | None,
+        Above0 | None,
         Meta(
             description="how long what could not be copied out of an ended job's space is kept; it "
-            "is removed then, as by 'iod scratch remove'; \"none\": until somebody does that"
+            "is removed then, as by 'iod scratch remove'; \"none\": until somebody does that",
         ),
     ] = None
     users: Sharing = Sharing()
@@ -257,14 +258,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             path = getattr(self, name)
             if path is not None and not path.startswith("/"):
                 raise ValueError(f"{name} is {path!r}; write an absolute path")
-        if self.max_processes is not None and self.max_processes < 1:
-            raise ValueError(f'max_processes is {self.max_processes}; write 1 or more, or "none"')
-        if self.default_walltime_s == 0:
-            raise ValueError('default_walltime_s is 0; write for example "1 d", or "none"')
-        if self.output_max_bytes == 0:
-            raise ValueError('output_max_bytes is 0; write for example "1 GiB", or "none"')
-        if self.scratch_keep_s == 0:
-            raise ValueError('scratch_keep_s is 0; write for example "30 d", or "none"')
         longest = max((f"{self.runtime_dir}/{name}" for name in _SOCKET_NAMES), key=len)
         if problem := why_too_long(longest):
             raise ValueError(f"{problem}; set runtime_dir to a shorter path")
@@ -345,12 +338,12 @@ def load_config(
     is_simulated = given.get("backend", table.get("backend")) == "simulated"
     places: dict[str, object] = {
         key: default_place(key, environ, uid, is_simulated=is_simulated)
-        for key in _PLACES
+        for key in _SYSTEM_PLACES
         if key not in table and key not in given
     }
     if is_system and "supervisor_dir" not in table:
         places["supervisor_dir"] = SYSTEM_SUPERVISOR_DIR
-    chosen = {key: value for key, value in given.items() if key in _PLACES}
+    chosen = {key: value for key, value in given.items() if key in _SYSTEM_PLACES}
     where = str(file) if table else "configuration"
     settings = decode_table({**places, **table, **chosen}, Settings, where=where)
     if given:
@@ -365,10 +358,8 @@ def load_config(
 
 def default_settings(environ: Mapping[str, str], uid: int) -> Settings:
     """The settings without any file or option."""
-    return Settings(
-        state_dir=default_place("state_dir", environ, uid),
-        runtime_dir=default_place("runtime_dir", environ, uid),
-    )
+    places: dict[str, Any] = {key: default_place(key, environ, uid) for key in _SYSTEM_PLACES}
+    return Settings(**places)
 
 
 def cpu_numbers(text: str) -> tuple[int, ...]:
@@ -466,18 +457,15 @@ def default_place(
     Raises:
         ConfigError: it depends on HOME, which is not set.
     """
-    return _place_of(key, environ, uid) + (SIMULATED if is_simulated else "")
-
-
-def _place_of(key: str, environ: Mapping[str, str], uid: int) -> str:
     if uid == 0:
-        return {"state_dir": "/var/lib/iodaemon", "runtime_dir": "/run/iodaemon"}[key]
-    if key == "runtime_dir":
-        return usual_runtime_dir(environ, uid)
-    state_dir = usual_state_dir(environ)
-    if state_dir is None:
+        place: str | None = _SYSTEM_PLACES[key]
+    elif key == "runtime_dir":
+        place = usual_runtime_dir(environ, uid)
+    else:
+        place = usual_state_dir(environ)
+    if place is None:
         raise ConfigError("state_dir has no default while HOME is not set; set state_dir")
-    return state_dir
+    return place + (SIMULATED if is_simulated else "")
 
 
 def config_document(config: Config) -> dict[str, Any]:
@@ -485,31 +473,18 @@ def config_document(config: Config) -> dict[str, Any]:
 
     What stands over the policy's tables is listed key by key, behind the settings.
     """
-    settings = [
-        {**_shown(setting), "origin": config.origins.get(setting.path, "default")}
-        for setting in describe_settings(config)
-        if setting.path not in ("file", "origins", "is_system")
-    ]
+    rows = [(setting, setting.path) for setting in describe_settings(config)]
     for table, values in config.policy_overrides.items():
-        settings += [
-            {
-                "table": table,
-                "key": key,
-                "value": toml_value(value, ""),
-                "kind": "table",
-                "help": f"replaces a value of the policy's [{table}]",
-                "origin": config.origins.get(f"{table}.{key}", "default"),
-            }
-            for key, value in values.items()
-        ]
-    settings += [
-        {
-            **_shown(setting),
-            "table": f"tier.{name}",
-            "origin": config.origins.get(f"tier.{name}", "default"),
-        }
-        for name, table in config.tier.items()
-        for setting in describe_settings(table)
+        told = f"replaces a value of the policy's [{table}]"
+        for key, value in values.items():
+            shown = toml_value(value, "")
+            setting = Setting(table=table, key=key, value=shown, kind="table", help=told)
+            rows.append((setting, setting.path))
+    for name, tier in config.tier.items():
+        path = f"tier.{name}"
+        rows += [(replace(each, table=path), path) for each in describe_settings(tier)]
+    settings = [
+        {**_shown(setting), "origin": config.origins.get(path, "default")} for setting, path in rows
     ]
     return {"file": config.file, "settings": settings}
 

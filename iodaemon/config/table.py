@@ -83,14 +83,15 @@ def _value(value: Any, field: msgspec.structs.FieldInfo, key: str, where: str) -
         return None
     if (table := _struct_in(type_)) is not None:
         return decode_table(value, table, where=f"{where} [{key}]")
-    if (row := _row_struct_in(type_)) is not None and isinstance(value, list):
+    many, shape = _struct_in_each(type_), get_origin(type_)
+    if many is not None and shape is tuple and isinstance(value, list):
         return tuple(
-            decode_table(item, row, where=f"{where} [[{key}]] {number}")
+            decode_table(item, many, where=f"{where} [[{key}]] {number}")
             for number, item in enumerate(value, start=1)
         )
-    if (named := _named_struct_in(type_)) is not None and isinstance(value, Mapping):
+    if many is not None and shape is dict and isinstance(value, Mapping):
         return {
-            name: decode_table(inner, named, where=f"{where} [{key}.{name}]")
+            name: decode_table(inner, many, where=f"{where} [{key}.{name}]")
             for name, inner in value.items()
         }
     try:
@@ -116,19 +117,10 @@ def _struct_in(type_: Any) -> type[msgspec.Struct] | None:
     return None
 
 
-def _row_struct_in(type_: Any) -> type[msgspec.Struct] | None:
-    """The struct of which the type is a tuple of any length."""
-    arguments = get_args(type_)
-    if get_origin(type_) is tuple and arguments[1:] == (Ellipsis,):
-        return _struct_in(arguments[0])
-    return None
-
-
-def _named_struct_in(type_: Any) -> type[msgspec.Struct] | None:
-    """The struct of which the type is a table of many, each under a name of its own."""
-    if get_origin(type_) is not dict:
-        return None
-    return _struct_in(get_args(type_)[1])
+def _struct_in_each(type_: Any) -> type[msgspec.Struct] | None:
+    """The struct of which the type is a tuple, or a table of many under names of their own."""
+    place = {tuple: 0, dict: 1}.get(get_origin(type_))
+    return None if place is None else _struct_in(get_args(type_)[place])
 
 
 def _problem(error: Exception, value: object, type_: Any) -> str:

@@ -32,8 +32,14 @@ RATES: Final[Mapping[DiskKind, tuple[float, float]]] = MappingProxyType(
 """Read and write, bytes/s, of a usual one of its kind: what is assumed until it is configured."""
 SIMULATED_BYTES: Final = 2**40
 """What a disk of the simulated backend has that does not say."""
+SHORTAGE: Final = "jobs are promised space that others' files take"
+"""What comes of it where a disk has not what jobs are promised of it."""
 _OWN_RATIO: Final = 0.01
 """Of its size a filesystem may have for itself: lost+found, what xfs sets aside."""
+
+
+Above0 = Annotated[float, Meta(gt=0)]
+Above0Int = Annotated[int, Meta(gt=0)]
 
 
 class DiskTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,14 +47,14 @@ class DiskTable(msgspec.Struct, frozen=True, kw_only=True):
 
     path: Annotated[str, Meta(description="a directory on a filesystem of its own")]
     capacity_bytes: Annotated[
-        int | None,
+        Above0Int | None,
         Meta(description="what jobs may have of it; none: what the filesystem has"),
     ] = None
     read_bytes_per_s: Annotated[
-        float | None, Meta(description="what it reads alone; none: as usual for its kind")
+        Above0 | None, Meta(description="what it reads alone; none: as usual for its kind")
     ] = None
     write_bytes_per_s: Annotated[
-        float | None, Meta(description="what it writes alone; none: as usual for its kind")
+        Above0 | None, Meta(description="what it writes alone; none: as usual for its kind")
     ] = None
     kind: Annotated[
         DiskKind | None,
@@ -59,7 +65,7 @@ class DiskTable(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
     def __post_init__(self) -> None:
-        """Refuse a place that depends on where the daemon was started, and disks of nothing."""
+        """Refuse a place that depends on where the daemon was started."""
         if not self.path.startswith("/"):
             raise ValueError(f"path is {self.path!r}; write an absolute path")
         if "\0" in self.path:
@@ -69,10 +75,6 @@ class DiskTable(msgspec.Struct, frozen=True, kw_only=True):
                 f"path is {self.path!r}; choose one without ':', which parts the directories "
                 "in $IOD_SCRATCH"
             )
-        for name in ("capacity_bytes", "read_bytes_per_s", "write_bytes_per_s"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} is {value:g}; it must be above 0")
 
 
 class TierTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,25 +84,22 @@ class TierTable(msgspec.Struct, frozen=True, kw_only=True):
         str, Meta(description="which of its disks holds a job's space: the name of a rule")
     ] = "balanced"
     split_bytes: Annotated[
-        int | None,
+        Above0Int | None,
         Meta(description="a larger request is split into parts of so much; none: never"),
     ] = None
     bandwidth_bytes_per_s: Annotated[
-        float | None,
+        Above0 | None,
         Meta(description="between jobs and all its disks; none: what the disks write together"),
     ] = None
     staging_bytes_per_s: Annotated[
-        float | None,
-        Meta(description="between it and the slowest tier; none: the lesser of their bandwidths"),
+        Above0 | None,
+        Meta(
+            description="between it and the slowest tier; none: the lesser of their bandwidths",
+        ),
     ] = None
-    disk: tuple[DiskTable, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse rates and parts of nothing, and a disk that is named twice."""
-        for name in ("split_bytes", "bandwidth_bytes_per_s", "staging_bytes_per_s"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} is {value:g}; it must be above 0")
+    disk: Annotated[
+        tuple[DiskTable, ...], Meta(description="[[tier.NAME.disk]]: where space is made")
+    ] = ()
 
 
 def check_tiers(tables: Mapping[str, TierTable]) -> None:
@@ -194,20 +193,6 @@ def _misfits(name: str, disk: DiskTable, found: DiskFacts, first: dict[str, str]
         )
 
 
-class Shortage(msgspec.Struct, frozen=True, kw_only=True):
-    """That a disk has not what jobs are promised of it.
-
-    Attributes:
-        others_bytes: what others' files take of that, at least.
-        cost: what comes of it.
-        remedy: what to do.
-    """
-
-    others_bytes: int
-    cost: str
-    remedy: str
-
-
 def describe_disk(table: DiskTable, found: DiskFacts) -> str:
     """What it is, and has."""
     root = ", on the filesystem of /" if found.is_on_root else ""
@@ -221,23 +206,24 @@ def limit_bytes(table: DiskTable, found: DiskFacts) -> int:
     return found.total_bytes if table.capacity_bytes is None else table.capacity_bytes
 
 
-def find_shortage(table: DiskTable, found: DiskFacts, promised_bytes: int) -> Shortage | None:
-    """Whether others' files take what jobs are promised; None: they do not.
+def others_bytes(table: DiskTable, found: DiskFacts, promised_bytes: int) -> int:
+    """What others' files take of what jobs are promised, at least.
 
     Args:
         table: as configured.
         found: what was found there.
         promised_bytes: what jobs hold of it, written or not.
     """
-    limit = limit_bytes(table, found)
-    others = limit - promised_bytes - found.free_bytes
-    if others <= _OWN_RATIO * found.total_bytes:
-        return None
-    return Shortage(
-        others_bytes=others,
-        cost="jobs are promised space that others' files take",
-        remedy=f"remove them, or set capacity to what is left of {format_bytes(limit)}",
-    )
+    others = limit_bytes(table, found) - promised_bytes - found.free_bytes
+    return others if others > _OWN_RATIO * found.total_bytes else 0
+
+
+def find_shortage(table: DiskTable, found: DiskFacts, promised_bytes: int) -> str:
+    """What to do where others' files take what jobs are promised; empty: they do not."""
+    if not others_bytes(table, found, promised_bytes):
+        return ""
+    left = format_bytes(limit_bytes(table, found))
+    return f"remove them, or set capacity to what is left of {left}"
 
 
 def build_tiers(
@@ -305,7 +291,7 @@ def _disk(table: DiskTable, found: DiskFacts | None, promised: Mapping[str, int]
     total = SIMULATED_BYTES if found is None else found.total_bytes
     read, write = RATES[kind]
     path = os.path.normpath(table.path)
-    shortage = None if found is None else find_shortage(table, found, promised.get(path, 0))
+    others = None if found is None else others_bytes(table, found, promised.get(path, 0))
     return Disk(
         id=DiskId(path),
         capacity_bytes=total if table.capacity_bytes is None else table.capacity_bytes,
@@ -313,7 +299,7 @@ def _disk(table: DiskTable, found: DiskFacts | None, promised: Mapping[str, int]
         write_bytes_per_s=table.write_bytes_per_s or write,
         kind=kind,
         filesystem="" if found is None else found.filesystem,
-        others_bytes=None if found is None else shortage.others_bytes if shortage else 0,
+        others_bytes=others,
     )
 
 

@@ -14,7 +14,7 @@ import psutil
 
 from iodaemon.daemon.account import user_name
 from iodaemon.node.condition import NO_PROCESS_IO, judge_free
-from iodaemon.node.sampler.proc_files import read_status
+from iodaemon.supervisor.reap import read_state
 
 
 def host_metrics() -> dict[str, Any]:
@@ -33,12 +33,8 @@ def host_metrics() -> dict[str, Any]:
 
 def describe_process(pid: int) -> str:
     """Who a process is, for a message: number, command and user; the number alone when gone."""
-    try:
-        name = Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-    except OSError:
-        return f"pid {pid}"
-    status = read_status(pid)
-    return f"pid {pid}" if status is None else f"pid {pid}, {name} of {user_name(status.uid)}"
+    state = read_state(pid)
+    return f"pid {pid}" if state is None else f"pid {pid}, {state.name} of {user_name(state.uid)}"
 
 
 def startup_warnings(state: Path) -> Iterator[str]:

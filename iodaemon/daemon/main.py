@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 import iodaemon
-from iodaemon.config import Config, check_offers, config_document
+from iodaemon.config import Config, check_offers
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Start, Throttle
 from iodaemon.core.job import SUSPENDED, Job, JobId, JobState
@@ -35,9 +35,7 @@ from iodaemon.daemon.calibrating import Measured, find_identities
 from iodaemon.daemon.clock import count_on, expired_before_s, keep_time, not_after, read_clocks
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.host import startup_warnings
-from iodaemon.daemon.http.access import rights_of
-from iodaemon.daemon.http.context import Context, Grace
-from iodaemon.daemon.http.report import node_report, policy_report, running_config
+from iodaemon.daemon.http.context import Context
 from iodaemon.daemon.http.server import Server
 from iodaemon.daemon.journal.record import Batch, Passed, Restored
 from iodaemon.daemon.journal.writer import Journal
@@ -422,40 +420,13 @@ class _Daemon:
             driver=driver,
             journal=journal,
             knowledge=self._knowledge,
+            force=self._force,
+            door=door,
             outputs=self._outputs,
-            grace=self._grace,
-            retain_s=lambda: self._force.config.retain_s,
-            default_walltime_s=lambda: self._force.config.default_walltime_s,
-            controls=door.controls,
-            rights=rights_of(self._config),
-            pids=door.pids,
-            job_of=door.job_of,
-            reports={
-                "node": lambda: node_report(
-                    driver.state,
-                    self._config.backend,
-                    door.describe(),
-                    driver.pace.report(door.samples_skipped),
-                    self._measured.report() if self._measured else (),
-                    calibration_problem=self._measured.problem if self._measured else "",
-                    faults=driver.controller.faults,
-                    is_system=self._config.is_system,
-                    mode=driver.controller.regulator.mode,
-                ),
-                "policy": lambda: policy_report(
-                    self._force.policy, driver.state.platform, driver.controller.faults
-                ),
-                "config": lambda: running_config(
-                    config_document(self._force.config), driver.controller.regulator.mode
-                ),
-            },
+            measured=self._measured,
             reload=self._reloading.reload if self._reloading else None,
         )
         return Server(context, metrics.routes())
-
-    def _grace(self) -> Grace:
-        config = self._force.config
-        return Grace(config.cancel_grace_s, config.longest_grace_s)
 
     def _stop(self) -> None:
         self._stopping.set()

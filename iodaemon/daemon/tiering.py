@@ -19,6 +19,7 @@ from typing import Final
 
 from iodaemon.config import Config
 from iodaemon.config.tier import (
+    SHORTAGE,
     build_tiers,
     describe_disk,
     find_obstacles,
@@ -257,6 +258,6 @@ def _warn(config: Config, facts: Mapping[str, DiskFacts], promised: Mapping[str,
     for name, table in config.tier.items():
         for disk in table.disk:
             held, found = promised.get(os.path.normpath(disk.path), 0), facts[disk.path]
-            if (lack := find_shortage(disk, found, held)) is not None:
+            if remedy := find_shortage(disk, found, held):
                 shown = f"tier {name}: {describe_disk(disk, found)}"
-                log.warning('event=warned text="%s: %s; %s"', shown, lack.cost, lack.remedy)
+                log.warning('event=warned text="%s: %s; %s"', shown, SHORTAGE, remedy)

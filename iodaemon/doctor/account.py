@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple
 
-from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.doctor.finding import Finding, broken, judge, lacking, ok
 from iodaemon.node.condition import NO_ANSWER
 from iodaemon.node.name_service import Lookups, find_groups, find_uid
-from iodaemon.node.sampler.proc_files import read_status
 from iodaemon.supervisor.identity import no_account
+from iodaemon.supervisor.reap import read_status
 
 WITHIN_S: Final = 3.0
 SERVICE_USER: Final = "iodaemon"
@@ -43,10 +43,8 @@ def judge_lookup(uid: int, took_s: float | None, within_s: float = WITHIN_S) -> 
             remedy=NO_ANSWER.cure,
         )
     shown, values = f"uid {uid} and its groups in {took_s * 1000:.1f} ms", {"took_s": took_s}
-    if took_s < _SLOW_S:
-        return ok(what, shown, values)
     cost = "each start of a job as another user waits so long"
-    return lacking(what, shown, values, cost=cost, remedy=NO_ANSWER.cure)
+    return judge(took_s < _SLOW_S, what, shown, values, cost=cost, remedy=NO_ANSWER.cure)
 
 
 def examine_lookup() -> Finding:
@@ -109,11 +107,10 @@ def judge_users(users: Collection[str]) -> Finding:
     what = "users of jobs"
     gone = sorted({user for user in users if user.isdigit()}, key=int)
     values = {"users": len(set(users)), "without_account": len(gone)}
-    if not gone:
-        return ok(what, f"{len(set(users))}, all with an account", values)
-    return lacking(
+    return judge(
+        not gone,
         what,
-        no_account(*gone),
+        no_account(*gone) if gone else f"{len(set(users))}, all with an account",
         values,
         cost="what runs goes on; what waits is held",
         remedy="make the account again and 'iod resume' the jobs, or 'iod cancel' them",
@@ -141,11 +138,9 @@ def examine_groups(jobs: Sequence[Running]) -> Finding:
 
 def groups_of_process(pid: int) -> frozenset[int] | None:
     """Its effective and supplementary groups; None: it is gone, or hidden."""
-    try:
-        status = read_status(pid)
-    except OSError:
+    if not (status := read_status(pid)):
         return None
-    return None if status is None else status.groups
+    return frozenset(map(int, status[b"Gid"].split()[1:2] + status[b"Groups"].split()))
 
 
 def judge_groups(stale: Sequence[int], looked_at: int) -> Finding:
@@ -157,12 +152,13 @@ def judge_groups(stale: Sequence[int], looked_at: int) -> Finding:
     """
     what = "groups of jobs"
     values = {"jobs": looked_at, "with_other_groups": len(stale)}
-    if not stale:
-        return ok(what, f"{looked_at} looked at, all with their users' groups of today", values)
-    shown = ", ".join(map(str, stale[:_MOST_SHOWN])) + (" ..." if len(stale) > _MOST_SHOWN else "")
-    return lacking(
+    jobs = ", ".join(map(str, stale[:_MOST_SHOWN])) + (" ..." if len(stale) > _MOST_SHOWN else "")
+    return judge(
+        not stale,
         what,
-        f"other groups than their users have now: job {shown}",
+        f"other groups than their users have now: job {jobs}"
+        if stale
+        else f"{looked_at} looked at, all with their users' groups of today",
         values,
         cost="they run on with the groups of their start",
         remedy="let them end, or 'iod requeue' them to have today's",

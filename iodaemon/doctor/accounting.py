@@ -17,13 +17,13 @@ import msgspec
 
 from iodaemon.core.platform import DeviceId
 from iodaemon.doctor.child import Child, a_child
-from iodaemon.doctor.finding import Finding, Values, broken, lacking, ok
+from iodaemon.doctor.finding import Finding, Values, Verdict, judge, lacking
 from iodaemon.doctor.scratch import scratch_cgroup, scratch_directory
-from iodaemon.errors import NoData
 from iodaemon.node.condition import NO_PROCESS_IO, not_counted
 from iodaemon.node.devices import find_device, read_disks
 from iodaemon.node.sampler.cgroup_files import parse_io_stat
-from iodaemon.node.sampler.proc_files import KeptFile, is_executing, parse_proc_io
+from iodaemon.node.sampler.proc_files import is_executing, known, read_file
+from iodaemon.supervisor.reap import parse_io
 from iodaemon.units import format_bytes
 
 BLOCKS: Final = 8
@@ -123,13 +123,10 @@ def _grown(before: Counted | None, after: Counted | None) -> Counted | None:
 
 
 def _read_process(pid: int) -> Counted | None:
-    try:
-        io = parse_proc_io(KeptFile(f"/proc/{pid}/io").read_record())
-    except (NoData, PermissionError):
+    io = known(f"/proc/{pid}/io", parse_io)
+    if io is None:
         return None
-    return Counted(
-        read_bytes=io.read_bytes, written_bytes=io.write_bytes - io.cancelled_write_bytes
-    )
+    return Counted(read_bytes=io.read_bytes, written_bytes=io.written_bytes - io.cancelled_bytes)
 
 
 def _read_disks(disks: tuple[DeviceId, ...]) -> Counted | None:
@@ -143,16 +140,12 @@ def _read_disks(disks: tuple[DeviceId, ...]) -> Counted | None:
 
 
 def _read_cgroup(cgroup: str | None, disks: tuple[DeviceId, ...]) -> Counted | None:
-    if cgroup is None:
-        return None
-    try:
-        found = parse_io_stat(KeptFile(f"{cgroup}/io.stat").read())
-    except NoData:
+    found = None if cgroup is None else known(f"{cgroup}/io.stat", parse_io_stat, read_file)
+    if found is None:
         return None
     moved = [found[number] for number in map(_device_number, disks) if number in found]
     return Counted(
-        read_bytes=sum(each.read_bytes for each in moved),
-        written_bytes=sum(each.written_bytes for each in moved),
+        read_bytes=sum(read for read, _ in moved), written_bytes=sum(each for _, each in moved)
     )
 
 
@@ -219,14 +212,14 @@ def _judge_disk(reading: Reading) -> Finding:
     names = " and ".join(reading.disks)
     shown = f"{_pair(reading.disk)} counted on {names} by /proc/diskstats, {_expected(reading)}"
     least = min(reading.disk.read_bytes, reading.disk.written_bytes)
-    if least >= LEAST_RATIO * MOVED_BYTES:
-        return ok(what, shown, values)
-    return broken(
+    return judge(
+        least >= LEAST_RATIO * MOVED_BYTES,
         what,
         shown,
         values,
         cost="the disk's load is measured too low",
         remedy=not_counted(reading.disks).cure,
+        verdict=Verdict.BROKEN,
     )
 
 
@@ -235,14 +228,14 @@ def _compare(
 ) -> Finding:
     shown = f"{_pair(counted)} counted by {source}, {_expected(reading)}"
     ratios = [size / MOVED_BYTES for size in (counted.read_bytes, counted.written_bytes)]
-    if all(LEAST_RATIO <= ratio <= most_ratio for ratio in ratios):
-        return ok(what, shown, _values(counted))
-    return broken(
+    return judge(
+        all(LEAST_RATIO <= ratio <= most_ratio for ratio in ratios),
         what,
         shown,
         _values(counted),
         cost=f"jobs on {reading.place} are charged wrongly",
         remedy="choose another file system for their data, and report this with the kernel version",
+        verdict=Verdict.BROKEN,
     )
 
 
@@ -324,14 +317,13 @@ def _of_nobody() -> Iterator[int]:
 
 def judge_others(others: Others) -> Finding:
     """Only a daemon that serves several users needs it."""
-    what = "I/O of other users"
-    cost = "a daemon run like this measures its own user's jobs alone, which are all it serves"
-    remedy = "'iod install' as root: the service's sampler may"
-    values = {"uid": others.uid, "is_readable": others.is_readable}
-    if others.is_readable:
-        return ok(what, f"/proc/PID/io of a process of uid {others.uid} can be read", values)
-    if others.uid is None:
-        shown = "no process of another user is there to try"
-    else:
-        shown = f"/proc/PID/io of a process of uid {others.uid} may not be read"
-    return lacking(what, shown, values, cost=cost, remedy=remedy)
+    can = "can be read" if others.is_readable else "may not be read"
+    shown = f"/proc/PID/io of a process of uid {others.uid} {can}"
+    return judge(
+        others.is_readable,
+        "I/O of other users",
+        "no process of another user is there to try" if others.uid is None else shown,
+        {"uid": others.uid, "is_readable": others.is_readable},
+        cost="a daemon run like this measures its own user's jobs alone, which are all it serves",
+        remedy="'iod install' as root: the service's sampler may",
+    )

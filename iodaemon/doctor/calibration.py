@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from iodaemon.calibration.record import Kept, find_problem, known_leaves
 from iodaemon.calibration.store import AGAIN, load, why_unread
-from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.doctor.finding import Finding, broken, judge, lacking
 from iodaemon.errors import ConfigError
 from iodaemon.node.devices import find_identity, leaf_devices
 from iodaemon.units import format_rate
@@ -89,9 +89,6 @@ def judge_calibration(rows: Sequence[Row]) -> Iterator[Finding]:
         what = f"{_WHAT} of {row['device']}"
         shown = f"{when}: {carried} with all sockets loaded"
         values = {"device": row["device"], "measured_s": row["measured_s"]}
-        if row["problem"]:
-            shown = f"{shown}; {row['problem']}"
-            cost = "waits are held against what may not be so any more"
-            yield lacking(what, shown, values, cost=cost, remedy=AGAIN)
-        else:
-            yield ok(what, shown, values)
+        shown += f"; {row['problem']}" if row["problem"] else ""
+        cost = "waits are held against what may not be so any more"
+        yield judge(not row["problem"], what, shown, values, cost=cost, remedy=AGAIN)

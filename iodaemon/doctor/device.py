@@ -1,4 +1,4 @@
-"""Which disks the paths are on, and whether the kernel counts what these do."""
+"""Which disks the paths are on, and whether the kernel counts what these do and what jobs need."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.doctor.finding import Finding, lacking, ok
-from iodaemon.errors import NoData
+from iodaemon.doctor.finding import Finding, judge, lacking, ok
 from iodaemon.node.condition import not_counted
 from iodaemon.node.devices import (
     PathDevice,
@@ -17,8 +16,17 @@ from iodaemon.node.devices import (
     leaf_devices,
     unaccounted_devices,
 )
-from iodaemon.node.feature import COUNT_PRESSURE
-from iodaemon.node.sampler.proc_files import KeptFile, parse_pressure
+from iodaemon.node.feature import (
+    AVAILABLE_MEMORY,
+    COUNT_PRESSURE,
+    IDLE_TIME,
+    LOGICAL_BYTES,
+    REFAULTS,
+    USER_CPU,
+    ProgressSource,
+    find_sources,
+)
+from iodaemon.node.sampler.proc_files import known, parse_pressure, read_file
 
 _FIELDS: Final = {17: "with discards and flushes", 15: "with discards", 11: "reads and writes"}
 """Fields of /proc/diskstats after the name: Linux 5.5, 4.18, and before."""
@@ -39,9 +47,8 @@ def judge_path(what: str, below: PathDevice) -> Finding:
     """
     shown = f"{below.path} is {below.description}"
     values = {"path": below.path, "disks": " ".join(device.id for device in below.devices)}
-    if below.devices:
-        return ok(what, shown, values)
-    return lacking(
+    return judge(
+        bool(below.devices),
         what,
         shown,
         values,
@@ -66,10 +73,7 @@ class Disks(msgspec.Struct, frozen=True, kw_only=True):
 
 def probe_disks() -> Disks:
     """Look at all of them."""
-    try:
-        lines = KeptFile("/proc/diskstats").read().splitlines()
-    except (NoData, PermissionError):
-        lines = []
+    lines = known("/proc/diskstats", bytes.splitlines, read_file) or []
     return Disks(
         names=tuple(device.id for device in leaf_devices()),
         unaccounted=unaccounted_devices(),
@@ -106,9 +110,8 @@ def judge_disks(disks: Disks) -> Iterator[Finding]:
 def _judge_fields(fields: int) -> Finding:
     known = next((count for count in _FIELDS if fields >= count), 0)
     shown = f"{fields} fields, {_FIELDS.get(known, 'too few to read')}"
-    if known >= 15:
-        return ok("diskstats", shown, {"fields": fields})
-    return lacking(
+    return judge(
+        known >= 15,
         "diskstats",
         shown if fields else "there is no /proc/diskstats",
         {"fields": fields},
@@ -130,10 +133,7 @@ def probe_pressure() -> Pressures:
 
 
 def _read_stall(resource: str) -> float | None:
-    try:
-        return parse_pressure(KeptFile(f"/proc/pressure/{resource}").read_record())
-    except (NoData, PermissionError):
-        return None
+    return known(f"/proc/pressure/{resource}", parse_pressure)
 
 
 def judge_pressure(found: Pressures) -> Finding:
@@ -160,3 +160,21 @@ def judge_pressure(found: Pressures) -> Finding:
         cost="rules that wait for pressure see none",
         remedy=COUNT_PRESSURE,
     )
+
+
+_CHECKED = REFAULTS, LOGICAL_BYTES, USER_CPU, IDLE_TIME, AVAILABLE_MEMORY
+"""The stall times have a line of their own (``judge_pressure``)."""
+
+
+def probe_progress(cgroup_home: str | None) -> frozenset[ProgressSource]:
+    """Read each once; the cgroup is one in whose place jobs could have theirs."""
+    return find_sources(Path("/"), cgroup_home)
+
+
+def judge_progress(found: frozenset[ProgressSource]) -> Iterator[Finding]:
+    """One finding a counter."""
+    for source in _CHECKED:
+        if source in found:
+            yield ok(source.name, source.gives)
+        else:
+            yield lacking(source.name, "not counted", cost=source.cost, remedy=source.remedy)

@@ -17,15 +17,11 @@ from iodaemon.doctor import (
     account,
     accounting,
     calibration,
-    clock,
     control_group,
     device,
     freezing,
     journal_disk,
-    limit,
-    output_disk,
     place,
-    progress,
     runtime,
     tier,
     topology,
@@ -109,9 +105,7 @@ def examine(subject: Subject) -> Iterator[Finding]:
     if subject.node is not None:
         yield from judge_condition(subject.node)
         yield from judge_rules(subject.node)
-    release, python = version.probe_versions()
-    yield version.judge_kernel(release)
-    yield version.judge_python(python)
+    yield version.judge_kernel(os.uname().release)
     cgroups = control_group.probe_cgroups()
     home = cgroups.usable_home
     yield from _spoken(
@@ -125,7 +119,7 @@ def examine(subject: Subject) -> Iterator[Finding]:
     )
     yield from _examine_freezing(home)
     yield from control_group.judge_cgroups(cgroups)
-    yield from progress.judge_progress(progress.probe_progress(home))
+    yield from device.judge_progress(device.probe_progress(home))
     yield from _examine_machine(subject)
     yield from _examine_places(subject)
     yield from _examine_service(subject)
@@ -135,8 +129,8 @@ def _examine_service(subject: Subject) -> Iterator[Finding]:
     """Whose everything is, and whether that can be said at all."""
     yield from place.judge_places(subject.places)
     if subject.service_uid is not None and subject.supervisor_dir is not None:
-        both = output_disk.probe_output_disk(subject.state_dir, subject.supervisor_dir)
-        yield output_disk.judge_output_disk(both)
+        both = journal_disk.probe_output_disk(subject.state_dir, subject.supervisor_dir)
+        yield journal_disk.judge_output_disk(both)
     answers = subject.measured is not None
     yield place.judge_lock("daemon", subject.state_dir / STATE_FILES[0], answers=answers)
     yield place.judge_lock("anchor", subject.runtime_dir / LOCK, answers=answers)
@@ -188,8 +182,7 @@ def _examine_places(subject: Subject) -> Iterator[Finding]:
         place=subject.state_dir,
         is_anothers=subject.service_uid is not None,
     )
-    yield from clock.judge_clock(clock.probe_clock())
-    yield limit.judge_files(*limit.probe_files())
+    yield runtime.judge_files(*runtime.probe_files())
     yield from _spoken(
         "runtime directory",
         lambda: [runtime.judge_runtime(runtime.probe_runtime(subject.runtime_dir))],

@@ -52,26 +52,27 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return lines
 
 
-def ok(what: str, measured: str, values: Values = NO_VALUES) -> Finding:
-    """It works."""
-    return Finding(verdict=Verdict.OK, what=what, measured=measured, values=values)
-
-
-def _flaw(
-    verdict: Verdict,
+def judge(
+    is_well: bool,  # noqa: FBT001  # what the call asks
     what: str,
     measured: str,
     values: Values = NO_VALUES,
     *,
     cost: str,
     remedy: str,
+    verdict: Verdict = Verdict.LACKING,
 ) -> Finding:
+    """That it works; else what it costs to do without and how to get it, by this verdict."""
+    if is_well:
+        return Finding(verdict=Verdict.OK, what=what, measured=measured, values=values)
     return Finding(
         verdict=verdict, what=what, measured=measured, values=values, cost=cost, remedy=remedy
     )
 
 
-lacking: Final = partial(_flaw, Verdict.LACKING)
+ok: Final = partial(judge, True, cost="", remedy="")  # noqa: FBT003
+"""It works."""
+lacking: Final = partial(judge, False)  # noqa: FBT003
 """It is not there, or not as good as it could be."""
-broken: Final = partial(_flaw, Verdict.BROKEN)
+broken: Final = partial(judge, False, verdict=Verdict.BROKEN)  # noqa: FBT003
 """It is there and does not do its work, or nothing works without it."""

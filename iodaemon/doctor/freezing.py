@@ -14,7 +14,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from iodaemon.doctor.child import Child, a_child, cpu_s, wait_for
-from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.doctor.finding import Finding, Verdict, judge, lacking
 from iodaemon.doctor.scratch import scratch_cgroup
 from iodaemon.node.root_side import BY_SIGNALS
 from iodaemon.supervisor.cgroup import Cgroups
@@ -123,12 +123,16 @@ def judge_freezing(means: Means, reading: Standstill | None) -> Finding:
         )
     shown, works = _describe(reading)
     values = {name: getattr(reading, name) for name in Standstill.__struct_fields__}
-    if works:
-        return ok(what, shown, values)
-    remedy = "see whether a debugger or a sandbox holds processes here"
-    if means == "cgroup":
-        remedy = 'set suspend_by = "signals"'
-    return broken(what, shown, values, cost="jobs cannot be suspended by it", remedy=remedy)
+    held = "see whether a debugger or a sandbox holds processes here"
+    return judge(
+        works,
+        what,
+        shown,
+        values,
+        cost="jobs cannot be suspended by it",
+        remedy='set suspend_by = "signals"' if means == "cgroup" else held,
+        verdict=Verdict.BROKEN,
+    )
 
 
 def _describe(reading: Standstill) -> tuple[str, bool]:

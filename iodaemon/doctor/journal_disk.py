@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.doctor.finding import Finding, broken, lacking, ok
-from iodaemon.doctor.scratch import scratch_directory
+from iodaemon.doctor.finding import Finding, broken, judge, lacking, ok
+from iodaemon.doctor.scratch import existing_directory, scratch_directory
 from iodaemon.node.condition import judge_free
 from iodaemon.node.devices import MEMORY, NETWORK, find_device
 from iodaemon.units import format_bytes
@@ -87,9 +87,8 @@ def _judge_commits(commits_s: tuple[float, ...]) -> Finding:
         f"of {len(commits_s)} fdatasync commits"
     )
     values = {"median_s": median_s, "worst_s": worst_s, "commits": len(commits_s)}
-    if median_s <= SLOW_MEDIAN_S and worst_s <= SLOW_WORST_S:
-        return ok("journal commits", shown, values)
-    return lacking(
+    return judge(
+        median_s <= SLOW_MEDIAN_S and worst_s <= SLOW_WORST_S,
         "journal commits",
         shown,
         values,
@@ -102,8 +101,8 @@ def _judge_space(state_dir: Path, free_bytes: int) -> Finding:
     values = {"free_bytes": free_bytes}
     if (short := judge_free(state_dir, free_bytes)) is None:
         return ok("journal space", f"{format_bytes(free_bytes)} free", values)
-    judge = lacking if free_bytes >= _NO_FREE_BYTES else broken
-    return judge(
+    tell = lacking if free_bytes >= _NO_FREE_BYTES else broken
+    return tell(
         "journal space",
         short.fact,
         values,
@@ -113,18 +112,59 @@ def _judge_space(state_dir: Path, free_bytes: int) -> Finding:
 
 
 def _judge_filesystem(filesystem: str) -> Finding:
-    shown = filesystem or "unknown"
-    values = {"filesystem": filesystem}
-    if filesystem in MEMORY:
-        cost = "the journal and the jobs' output are lost with the next boot"
-    elif filesystem in NETWORK:
-        cost = "its locks and its log in shared memory are not safe there, and commits are slow"
-    else:
-        return ok("journal filesystem", shown, values)
-    return lacking(
+    in_memory = "the journal and the jobs' output are lost with the next boot"
+    far = "its locks and its log in shared memory are not safe there, and commits are slow"
+    return judge(
+        filesystem not in MEMORY | NETWORK,
         "journal filesystem",
-        shown,
-        values,
-        cost=cost,
+        filesystem or "unknown",
+        {"filesystem": filesystem},
+        cost=in_memory if filesystem in MEMORY else far,
         remedy="set state_dir to a directory on a disk of this machine",
+    )
+
+
+# -- whether what jobs print can fill it -----------------------------------------------------------
+
+
+class OutputDisk(msgspec.Struct, frozen=True, kw_only=True):
+    """Where both lie.
+
+    Attributes:
+        supervisor_dir: with the output of jobs that name no file.
+        shared: with the journal.
+        description: of what the output lies on, for people.
+    """
+
+    supervisor_dir: Path
+    shared: bool
+    description: str
+
+
+def probe_output_disk(state_dir: Path, supervisor_dir: Path) -> OutputDisk:
+    """Look at both, or at what is above them while they do not exist.
+
+    Args:
+        state_dir: where the journal is.
+        supervisor_dir: where that output is.
+    """
+    journal, output = find_device(state_dir), find_device(supervisor_dir)
+    # Subvolumes of one btrfs have device numbers of their own and share the room.
+    is_same = bool(output.devices) and output.description == journal.description
+    places = (state_dir, supervisor_dir)
+    numbers = {os.stat(existing_directory(str(each))).st_dev for each in places}
+    shared = is_same or len(numbers) == 1
+    return OutputDisk(supervisor_dir=supervisor_dir, shared=shared, description=output.description)
+
+
+def judge_output_disk(reading: OutputDisk) -> Finding:
+    """Two filesystems are better."""
+    shown = f"{reading.supervisor_dir} is {reading.description}"
+    return judge(
+        not reading.shared,
+        "disk of the output",
+        f"{shown}, which is the journal's filesystem" if reading.shared else shown,
+        {"shared": reading.shared},
+        cost="jobs may fill it, each with output_max at most; then nothing is accepted any more",
+        remedy="set supervisor_dir to a directory on another file system, or give users quotas",
     )

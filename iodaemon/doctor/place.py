@@ -18,7 +18,7 @@ from iodaemon.node.condition import (
     find_wrong_owner,
     of_error,
 )
-from iodaemon.node.sampler.proc_files import find_holder
+from iodaemon.socket_path import find_holder
 
 _STOPPED: Final = MappingProxyType(
     {

@@ -1,8 +1,9 @@
-"""Whether the daemon's socket can be made in the runtime directory, and tells who connects."""
+"""Whether the daemon can have its socket, which tells who connects, and files enough."""
 
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import struct
 from pathlib import Path
@@ -10,10 +11,15 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.doctor.finding import Finding, broken, ok
+from iodaemon.doctor.finding import Finding, Verdict, judge
 from iodaemon.doctor.scratch import scratch_directory
+from iodaemon.node.condition import FEW_FILES
 
 _PEER: Final = struct.Struct("3i")
+_FILES_PER_JOB: Final = 8
+"""Descriptors the daemon holds of a running job of one or two processes."""
+LEAST_FILES: Final = 4096
+"""Some 500 running jobs."""
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,14 +70,36 @@ def _connect(directory: str) -> int:
 
 def judge_runtime(reading: Reading) -> Finding:
     """Who connected. Whether the path is too long for a socket is the configuration's to say."""
-    what, values = "runtime directory", {"peer_uid": reading.peer_uid}
-    if reading.peer_uid == reading.uid:
-        shown = f"{reading.path}; a socket made there told who connected"
-        return ok(what, shown, values)
-    return broken(
-        what,
-        f"{reading.path}: the kernel took uid {reading.uid} for {reading.peer_uid}",
-        values,
+    is_same = reading.peer_uid == reading.uid
+    return judge(
+        is_same,
+        "runtime directory",
+        f"{reading.path}; a socket made there told who connected"
+        if is_same
+        else f"{reading.path}: the kernel took uid {reading.uid} for {reading.peer_uid}",
+        {"peer_uid": reading.peer_uid},
         cost="the daemon would take one user for another",
         remedy="set runtime_dir to another directory",
+        verdict=Verdict.BROKEN,
+    )
+
+
+def probe_files() -> tuple[int, int]:
+    """Soft and hard limit of open files; -1: none."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def judge_files(soft: int, hard: int) -> Finding:
+    """By the hard limit, up to which the daemon raises its own."""
+    is_endless = hard == resource.RLIM_INFINITY
+    room = "any number of" if is_endless else f"about {hard // _FILES_PER_JOB}"
+    limits = "none" if is_endless else f"{soft}, up to {hard}"
+    shown = f"{limits}; room for {room} running jobs"
+    return judge(
+        is_endless or hard >= LEAST_FILES,
+        "open files",
+        shown,
+        {"soft": soft, "hard": hard},
+        cost="beyond that no job starts, and nothing is measured of those that have begun",
+        remedy=FEW_FILES.cure,
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from iodaemon.config.tier import (
+    SHORTAGE,
     DiskTable,
     TierTable,
     describe_disk,
@@ -16,7 +17,7 @@ from iodaemon.config.tier import (
     limit_bytes,
 )
 from iodaemon.core.tier import DiskFacts
-from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.doctor.finding import Finding, broken, judge
 from iodaemon.node.tier_disk import probe_disks
 
 
@@ -60,11 +61,8 @@ def _judge(tier: str, disk: DiskTable, found: DiskFacts, promised: int) -> Findi
         "free_bytes": found.free_bytes,
         "promised_bytes": promised,
     }
-    what = f"tier {tier}"
-    shortage = find_shortage(disk, found, promised)
-    if shortage is not None:
-        return lacking(what, shown, values, cost=shortage.cost, remedy=shortage.remedy)
-    return ok(what, shown, values)
+    remedy = find_shortage(disk, found, promised)
+    return judge(not remedy, f"tier {tier}", shown, values, cost=SHORTAGE, remedy=remedy)
 
 
 def examine_tiers(

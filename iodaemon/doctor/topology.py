@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from iodaemon.doctor.child import a_child
-from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.doctor.finding import Finding, broken, judge, lacking, ok
 from iodaemon.node.topology import (
     SlotKind,
     format_cpu_list,
@@ -104,9 +104,8 @@ def _judge_sockets(reading: Reading) -> Finding:
         "cpus": reading.cpus,
         "numa_nodes": reading.nodes,
     }
-    if reading.cpus >= reading.online:
-        return ok("topology", shown, values)
-    return lacking(
+    return judge(
+        reading.cpus >= reading.online,
         "topology",
         shown,
         values,

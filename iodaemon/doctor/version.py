@@ -1,4 +1,4 @@
-"""Whether the kernel is new enough, and Python, and whether users can run the latter."""
+"""Whether the kernel is new enough, and whether users can run our Python."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from iodaemon.doctor.finding import Finding, broken, lacking, ok
+from iodaemon.doctor.finding import Finding, Verdict, broken, judge, lacking, ok
 from iodaemon.install.program import find_flaw
 from iodaemon.node import staging
 from iodaemon.node.condition import Condition
@@ -18,51 +18,24 @@ LEAST_KERNEL: Final = (5, 3)
 """pidfd_open(2); without it a process can be mistaken for a later one with its number."""
 KILL_KERNEL: Final = (5, 14)
 """cgroup.kill; without it the daemon does without cgroups."""
-LEAST_PYTHON: Final = (3, 11)
 
 Version = tuple[int, int]
 
 
-def probe_versions() -> tuple[str, str]:
-    """The kernel's release and Python's version."""
-    return os.uname().release, ".".join(map(str, sys.version_info[:3]))
-
-
 def judge_kernel(release: str) -> Finding:
     """By its release, as ``uname -r`` shows it."""
-    version = parse_version(release)
-    shown = f"Linux {release}"
-    values = {"release": release}
-    if version is None or version < LEAST_KERNEL:
-        return broken(
-            "kernel",
-            shown,
-            values,
-            cost="processes cannot be told apart safely (pidfd_open is Linux 5.3)",
-            remedy="use Linux 5.14 or newer",
-        )
-    if version < KILL_KERNEL:
-        return lacking(
-            "kernel",
-            shown,
-            values,
-            cost=f"{BY_SIGNALS} (cgroup.kill is Linux 5.14)",
-            remedy="use Linux 5.14 or newer",
-        )
-    return ok("kernel", shown, values)
-
-
-def judge_python(python: str) -> Finding:
-    """By its version."""
-    version = parse_version(python)
-    if version is not None and version >= LEAST_PYTHON:
-        return ok("Python", python, {"version": python})
-    return broken(
-        "Python",
-        python,
-        {"version": python},
-        cost="iodaemon does not run",
-        remedy="use Python 3.11 or newer",
+    version = parse_version(release) or (0, 0)
+    is_usable = version >= LEAST_KERNEL
+    return judge(
+        version >= KILL_KERNEL,
+        "kernel",
+        f"Linux {release}",
+        {"release": release},
+        cost=f"{BY_SIGNALS} (cgroup.kill is Linux 5.14)"
+        if is_usable
+        else "processes cannot be told apart safely (pidfd_open is Linux 5.3)",
+        remedy="use Linux 5.14 or newer",
+        verdict=Verdict.LACKING if is_usable else Verdict.BROKEN,
     )
 
 
@@ -83,8 +56,8 @@ def judge_python_of_users(flaw: Condition | None, *, has_tiers: bool) -> Finding
     if flaw is None:
         return ok(what, f"all users may run {sys.executable}", {"path": sys.executable})
     cost = "jobs with --scratch or --fast fail: they begin with this program, as their users"
-    judge = broken if has_tiers else lacking
-    return judge(what, flaw.fact, {"path": sys.executable}, cost=cost, remedy=flaw.cure)
+    tell = broken if has_tiers else lacking
+    return tell(what, flaw.fact, {"path": sys.executable}, cost=cost, remedy=flaw.cure)
 
 
 def parse_version(text: str) -> Version | None:

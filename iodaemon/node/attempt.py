@@ -8,8 +8,9 @@ from typing import Any
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.scratch import Share
 from iodaemon.node.sampler.cgroup_files import read_members
-from iodaemon.node.sampler.proc_files import descendants_of, find_state, is_executing
+from iodaemon.node.sampler.proc_files import find_state, is_executing
 from iodaemon.supervisor.ledger import Key
+from iodaemon.supervisor.process_tree import children_of, tree_of
 from iodaemon.supervisor.protocol import Message
 
 Launch = Mapping[str, Any]
@@ -65,7 +66,7 @@ class Attempt:
         """Its processes, parents before children."""
         if self.cgroup is not None:
             return read_members(self.cgroup)
-        return [] if self.holder is None else list(descendants_of(self.holder))
+        return [] if self.holder is None else tree_of(children_of(self.holder))
 
     def describe_left(self) -> str:
         """Which processes are left after a kill, and in what state."""

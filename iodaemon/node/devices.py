@@ -23,12 +23,12 @@ import msgspec
 
 from iodaemon.core.platform import Device, DeviceId
 from iodaemon.core.sample import DeviceCounters
-from iodaemon.errors import NoData
 from iodaemon.node.sampler.proc_files import (
-    KeptFile,
     Mount,
     find_mount,
+    known,
     parse_diskstats,
+    read_file,
     read_mounts,
 )
 
@@ -97,16 +97,10 @@ def leaf_devices(root: Path = _ROOT) -> tuple[Device, ...]:
     return tuple(_make_device(root, directory) for directory in _leaf_directories(root))
 
 
-def read_disks(
-    wanted: Container[DeviceId], file: KeptFile | None = None
-) -> dict[DeviceId, DeviceCounters]:
+def read_disks(wanted: Container[DeviceId]) -> dict[DeviceId, DeviceCounters]:
     """The counters of these disks; empty where they cannot be read."""
-    file = KeptFile("/proc/diskstats") if file is None else file
-    try:
-        found = parse_diskstats(file.read(), wanted)
-    except (NoData, PermissionError):
-        return {}
-    return {DeviceId(name): disk_counters(fields) for name, fields in found.items()}
+    found = known("/proc/diskstats", lambda text: parse_diskstats(text, wanted), read_file)
+    return {DeviceId(name): disk_counters(fields) for name, fields in (found or {}).items()}
 
 
 def disk_counters(fields: Iterable[int]) -> DeviceCounters:

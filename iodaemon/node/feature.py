@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from iodaemon.errors import NoData
 from iodaemon.node.sampler.cgroup_files import parse_cpu_stat
 from iodaemon.node.sampler.proc_files import (
-    KeptFile,
+    known,
     parse_idle,
     parse_meminfo,
     parse_pressure,
-    parse_proc_io,
     parse_refaults,
+    read_file,
 )
 from iodaemon.supervisor.cgroup import CAP, PRESSURE
+from iodaemon.supervisor.reap import parse_io
 
 
 class Control(NamedTuple):
@@ -171,7 +171,7 @@ def find_sources(root: Path, cgroup: str | None) -> frozenset[ProgressSource]:
     """
     sources: list[tuple[ProgressSource, str, Callable[[bytes], object]]] = [
         (REFAULTS, "proc/vmstat", lambda text: parse_refaults(text) >= 0),
-        (LOGICAL_BYTES, "proc/self/io", parse_proc_io),
+        (LOGICAL_BYTES, "proc/self/io", parse_io),
         (IO_PRESSURE, "proc/pressure/io", parse_pressure),
         (IDLE_TIME, "proc/stat", parse_idle),
         (
@@ -181,8 +181,15 @@ def find_sources(root: Path, cgroup: str | None) -> frozenset[ProgressSource]:
         ),
     ]
     if cgroup is not None:
-        sources.append((USER_CPU, f"{cgroup.lstrip('/')}/cpu.stat", parse_cpu_stat))
-    return frozenset(source for source, path, tells in sources if _can(root / path, tells))
+        sources.append(
+            (
+                USER_CPU,
+                f"{cgroup.lstrip('/')}/cpu.stat",
+                lambda text: parse_cpu_stat(text)[1] is not None,
+            )
+        )
+    found = (source for source, path, tells in sources if known(root / path, tells, read_file))
+    return frozenset(found)
 
 
 def words_of_sources(found: frozenset[ProgressSource]) -> dict[str, str]:
@@ -193,11 +200,3 @@ def words_of_sources(found: frozenset[ProgressSource]) -> dict[str, str]:
         )
         for source in SOURCES
     }
-
-
-def _can(path: Path, tells: Callable[[bytes], object]) -> bool:
-    """Whether the file can be read, and what it contains says anything."""
-    try:
-        return bool(tells(KeptFile(path).read()))
-    except (NoData, OSError):
-        return False

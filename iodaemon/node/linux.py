@@ -41,10 +41,9 @@ from iodaemon.errors import NoData
 from iodaemon.fault import reach
 from iodaemon.node import outcome, staging
 from iodaemon.node.attempt import Attempt, Launch
-from iodaemon.node.outcome import Report, find_ends, read_report, report_path
+from iodaemon.node.outcome import OomKills, Report, find_ends, read_report, report_path
 from iodaemon.node.sampler.client import SamplerClient
-from iodaemon.node.sampler.node_counters import OomKills
-from iodaemon.node.sampler.proc_files import read_seldom
+from iodaemon.node.sampler.proc_files import read_file
 from iodaemon.node.scratch import Scratch, ScratchError
 from iodaemon.node.supervisor_client import SupervisorClient, encode_wish, start_task
 from iodaemon.supervisor import anchor
@@ -174,7 +173,7 @@ class LinuxNode:
     def job_of(self, pid: int) -> JobId | None:
         """The job that a process belongs to; None: to none, or nobody can tell."""
         try:
-            text = read_seldom(f"/proc/{pid}/cgroup").decode(errors="replace")
+            text = read_file(f"/proc/{pid}/cgroup").decode(errors="replace")
         except (NoData, OSError):  # it is gone, or of another pid namespace
             return None
         names = set(re.split(r"[/\n]", text))

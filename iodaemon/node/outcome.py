@@ -11,7 +11,8 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -21,6 +22,7 @@ from iodaemon.core import event as ev
 from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.scratch import Staged
+from iodaemon.node.sampler.proc_files import find_count, known, read_file
 from iodaemon.supervisor.attempts import ENDS
 from iodaemon.supervisor.ledger import Key, Ledger
 from iodaemon.supervisor.protocol import Message
@@ -312,3 +314,50 @@ def read_report(path: Path) -> Report | None:
         report.problem = word.problem or report.problem
         report.status = report.status if word.status is None else word.status
     return report
+
+
+# -- processes killed for memory -------------------------------------------------------------------
+
+_KILLED_WITHIN_S: Final = 10.0
+"""From the kill to the end of the process, at most: what it had is given back first, about 10 GB/s.
+"""
+_APART_S: Final = 5.0
+"""Between two readings that are kept; one takes 0.05 to 0.3 ms."""
+_KEPT_COUNTS: Final = 8
+"""Readings: an end that is told half a minute late is placed as well."""
+
+
+def count_oom_kills(path: str = "/proc/vmstat") -> int | None:
+    """Processes of the machine that were killed for memory; None: the kernel does not say."""
+    return known(path, lambda text: find_count(text, b"oom_kill"), read_file)
+
+
+class OomKills:
+    """Remembers how many processes of the machine were killed for memory, and when.
+
+    The kernel does not say whose process it was: beside an end by a SIGKILL that was not sent from
+    here it makes want of memory the probable cause.
+
+    Args:
+        read: the count now; None: the kernel does not say.
+    """
+
+    def __init__(self, read: Callable[[], int | None] = count_oom_kills) -> None:
+        self._read = read
+        self._readings: deque[tuple[float, int]] = deque(maxlen=_KEPT_COUNTS)
+
+    def look(self, at_s: float) -> None:
+        """Read the count, unless it was read just now."""
+        if self._readings and at_s - self._readings[-1][0] < _APART_S:
+            return
+        if (count := self._read()) is not None:
+            self._readings.append((at_s, count))
+
+    def count(self, ended_s: float) -> int:
+        """How many were killed from shortly before this time until now; 0: none, or not known."""
+        before = [kills for at_s, kills in self._readings if at_s <= ended_s - _KILLED_WITHIN_S]
+        first = [kills for at_s, kills in self._readings if at_s <= ended_s]
+        now = self._read()
+        if now is None or not first:
+            return 0
+        return max(0, now - (before[-1] if before else first[0]))

@@ -19,7 +19,7 @@ from typing import Final, Literal
 from iodaemon.core.platform import DeviceId, Partition, PartitionId, Slot, SlotId
 from iodaemon.errors import ConfigError
 from iodaemon.node.devices import device_numa_node, leaf_names
-from iodaemon.node.sampler.proc_files import read_status
+from iodaemon.supervisor.reap import read_status
 
 _CPU: Final = "sys/devices/system/cpu"
 _NODE: Final = "sys/devices/system/node"
@@ -65,8 +65,7 @@ def own_limits() -> tuple[frozenset[int], frozenset[int] | None]:
     They respect taskset and cpusets (Mems_allowed_list of /proc/self/status, Linux 2.6.24),
     which ``os.cpu_count`` does not.
     """
-    status = read_status("self")
-    listed = "" if status is None else status.memory_nodes
+    listed = read_status("self").get(b"Mems_allowed_list", b"").decode()
     return frozenset(os.sched_getaffinity(0)), parse_cpu_list(listed) if listed else None
 
 

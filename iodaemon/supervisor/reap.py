@@ -41,17 +41,29 @@ def read_small(path: str) -> bytes:
         os.close(fd)
 
 
+_IO_LABELS: Final = [
+    *(b"rchar:", b"wchar:", b"syscr:", b"syscw:"),
+    *(b"read_bytes:", b"write_bytes:", b"cancelled_write_bytes:"),
+]
+_IO_WORDS: Final = 2 * len(_IO_LABELS)
+
+
 def parse_io(text: bytes) -> Use:
-    """The counters of a /proc/PID/io."""
+    """The counters of a /proc/PID/io (proc_pid_io(5), Linux 2.6.20), without a time.
+
+    They are of one process with all threads and reaped children, since its start. Read are bytes
+    submitted to a device or network filesystem: readahead, page faults and swap-in included;
+    written are those made dirty in the page cache or written directly, no swap-out. Cancelled ones
+    were made dirty by anybody, and may be more than were written.
+
+    Raises:
+        ValueError: it is none, or of a kernel that does not count bytes.
+    """
     words = text.split()
-    values = {key: int(value) for key, value in zip(words[::2], words[1::2], strict=True)}
-    return Use(
-        read_bytes=values[b"read_bytes:"],
-        written_bytes=values[b"write_bytes:"],
-        cancelled_bytes=values[b"cancelled_write_bytes:"],
-        calls=values[b"syscr:"] + values[b"syscw:"],
-        logical_bytes=values[b"rchar:"] + values[b"wchar:"],
-    )
+    if words[:_IO_WORDS:2] != _IO_LABELS:
+        raise ValueError("not the seven lines of /proc/PID/io")
+    rchar, wchar, reads, writes, read, written, cancelled = map(int, words[1:_IO_WORDS:2])
+    return Use(read, written, reads + writes, 0, rchar + wchar, cancelled)
 
 
 def parse_start_ticks(stat: bytes) -> int:
@@ -73,13 +85,23 @@ class State(NamedTuple):
     name: str
 
 
-def read_state(pid: int) -> State | None:
-    """None: it is gone."""
+def read_status(task: int | str) -> dict[bytes, bytes]:
+    """The fields of the status of a process, or of a thread by ``PID/task/TID``; none: it is gone.
+
+    This never blocks.
+    """
     try:
-        text = read_small(f"/proc/{pid}/status")
+        text = read_small(f"/proc/{task}/status")
     except OSError:
+        return {}
+    return dict(line.split(b":\t", 1) for line in text.split(b"\n") if b":\t" in line)
+
+
+def read_state(task: int | str) -> State | None:
+    """None: it is gone."""
+    fields = read_status(task)
+    if not fields:
         return None
-    fields = dict(line.split(b":\t", 1) for line in text.split(b"\n") if b":\t" in line)
     return State(
         letter=fields[b"State"][:1].decode(),
         parent=int(fields[b"PPid"]),

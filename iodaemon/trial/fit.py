@@ -6,7 +6,7 @@ from pathlib import Path
 
 from iodaemon.core.platform import Partition
 from iodaemon.errors import ConfigError, NoData, RequestError
-from iodaemon.node.sampler.proc_files import KeptFile, parse_meminfo
+from iodaemon.node.sampler.proc_files import parse_meminfo, read_file
 from iodaemon.node.topology import own_limits, read_topology
 from iodaemon.trial.workload import Workload
 from iodaemon.units import format_bytes
@@ -62,7 +62,7 @@ def check_memory(workload: Workload, held_bytes: int, root: Path = Path("/")) ->
         RequestError: there is less than that, and a tenth of it to spare.
     """
     try:
-        available_bytes = parse_meminfo(KeptFile(root / "proc/meminfo").read()).available_bytes
+        available_bytes = parse_meminfo(read_file(root / "proc/meminfo")).available_bytes
     except NoData:
         return
     wanted = held_bytes + held_bytes // 10

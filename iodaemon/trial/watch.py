@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from iodaemon.core.platform import DeviceId
-from iodaemon.errors import NoData
 from iodaemon.node.devices import read_disks
-from iodaemon.node.sampler.proc_files import KeptFile, parse_meminfo
+from iodaemon.node.sampler.proc_files import known, parse_meminfo
 from iodaemon.trial.latency import Look
 
 INTERVAL_S: Final = 0.5
@@ -29,12 +28,11 @@ def watched(
         looks: where to put it; to be read when this has ended.
         interval_s: between two looks.
     """
-    disks, memory = KeptFile("/proc/diskstats"), KeptFile("/proc/meminfo")
     is_over = threading.Event()
 
     def look() -> None:
-        counters = read_disks(devices, disks)
-        looks.append(Look(at_s=time.monotonic(), devices=counters, used_ratio=_used(memory)))
+        counters = read_disks(devices)
+        looks.append(Look(at_s=time.monotonic(), devices=counters, used_ratio=_used()))
 
     def run() -> None:
         while not is_over.wait(interval_s):
@@ -49,15 +47,10 @@ def watched(
         is_over.set()
         thread.join()
         look()
-        disks.close()
-        memory.close()
 
 
-def _used(file: KeptFile) -> float | None:
-    try:
-        read = parse_meminfo(file.read_record())
-    except NoData:
-        return None
-    if read.available_bytes is None:
+def _used() -> float | None:
+    read = known("/proc/meminfo", parse_meminfo)
+    if read is None or read.available_bytes is None:
         return None
     return 1.0 - read.available_bytes / read.total_bytes

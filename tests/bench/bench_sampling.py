@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import statistics
@@ -118,7 +119,7 @@ class Sampling:
 
     def _start(self, address: str) -> bool:
         own = Settings(address=address, parent=os.getpid(), uid=os.geteuid(), jobs=self._jobs)
-        self._sampler = subprocess.Popen(command(SAMPLER, own.dump()))
+        self._sampler = subprocess.Popen(command(SAMPLER, json.dumps(own._asdict())))
         return True
 
     def read(self) -> ev.SampleTaken:

@@ -13,24 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from iodaemon.api.client import Client
-from iodaemon.config import load_policy
+from iodaemon.config import Config, load_config, load_policy
 from iodaemon.core.controller import Controller
 from iodaemon.core.job import JobId
 from iodaemon.core.rule import Mode
 from iodaemon.core.sharing import Sharing
 from iodaemon.core.state import State
+from iodaemon.daemon.backends import SimulatedDoor
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.http.access import Kind, Rights
-from iodaemon.daemon.http.context import Context, Grace
-from iodaemon.daemon.http.report import node_report
+from iodaemon.daemon.http.context import Context
 from iodaemon.daemon.http.server import Server
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.metrics.page import MetricsPage
 from iodaemon.daemon.metrics.table import Scene
+from iodaemon.daemon.reload import InForce
 from iodaemon.daemon.timeline import WallTimeline
-from iodaemon.model.node import SimulatedNode, default_platform
-from iodaemon.model.profile import parse_profile
+from iodaemon.model.node import default_platform
 from iodaemon.registry import shipped
 
 
@@ -55,7 +55,7 @@ class Served:
         self._keeps_samples = keeps_samples
         self._rights = rights
         self._sharing = sharing
-        self._controls = controls or {}
+        self.controls = controls or {}
         self.socket_path = str(directory / "iod.sock")
         self.outputs = directory / "output"
         self.journal = Journal.open(directory / "journal.db", seed=1)
@@ -102,39 +102,28 @@ class Served:
             requests=restored.requests,
             keeps_samples=self._keeps_samples,
         )
-        node = SimulatedNode(
-            self.state.platform,
-            timeline,
-            self.driver.post,
-            lambda job_id: parse_profile(self.state.jobs[job_id].spec.command),
-        )
+        door = _Door(self, timeline)
         context = self.context = Context(
             driver=self.driver,
             journal=self.journal,
             knowledge=self.knowledge,
+            force=InForce(self._config(), policy),
+            door=door,
             outputs=self.outputs,
-            grace=lambda: Grace(5.0, 600.0),
-            retain_s=lambda: 7776000.0,
-            controls=lambda: self._controls,
             rights=self._rights,
-            pids=lambda _: [],
-            reports={
-                "node": self._node,
-                **{name: lambda name=name: {"name": name} for name in ("policy", "config")},
-            },
         )
         self.server = Server(context, MetricsPage(Scene(self.driver)).routes())
         await self.server.open(Path(self.socket_path))
-        self.driver.run(node)
+        self.driver.run(door.backend)
         self._ready.set()
         await self._stop.wait()
         await self.server.close()
         self.driver.halt()
 
-    def _node(self) -> dict[str, Any]:
-        self.node_reports += 1
-        sampling, mode = self.driver.pace.report(0), self.driver.controller.regulator.mode
-        return node_report(self.state, "simulated", {}, sampling, mode=mode)
+    def _config(self) -> Config:
+        file = self.directory / "config.toml"
+        file.write_text('backend = "simulated"\ncancel_grace = "5 s"\n')
+        return load_config(file, {"HOME": str(self.directory)}, os.geteuid(), {})
 
     def _on_error(self, _: object, context: dict[str, Any]) -> None:
         self._errors.append(context.get("exception") or RuntimeError(str(context)))
@@ -239,6 +228,24 @@ class Served:
             while piece := connection.recv(1 << 16):
                 received += piece
         return Answer(received)
+
+
+class _Door(SimulatedDoor):
+    def __init__(self, served: Served, timeline: WallTimeline) -> None:
+        super().__init__(
+            served.state.platform,
+            timeline,
+            served.driver.post,
+            lambda job_id: served.state.jobs[job_id].spec.command,
+        )
+        self._served = served
+
+    def describe(self) -> Mapping[str, Any]:
+        self._served.node_reports += 1
+        return super().describe()
+
+    def controls(self) -> Mapping[str, bool]:
+        return self._served.controls
 
 
 class Answer:

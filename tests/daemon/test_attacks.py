@@ -26,8 +26,8 @@ from iodaemon.daemon.http import access
 from iodaemon.daemon.http.access import Rights
 from iodaemon.daemon.http.submission import (
     SubmittedJob,
+    adjust,
     environment_key,
-    heed_hints,
     job_maker,
 )
 from iodaemon.daemon.launching import launch_record
@@ -374,7 +374,7 @@ def test_any_submission_is_refused_or_can_be_passed_on():
         except RequestError:
             continue
         key = environment_key(made.environment)
-        [heeded], _ = heed_hints(made)
+        [heeded], _ = adjust(made.jobs, None, {})
         job = job_maker(heeded, 1000, key)(JobId(1), 0.0)
         slots = (SlotId(0),)
         start = Start(job_id=JobId(1), attempt=1, partition=PartitionId(0), slots=slots)

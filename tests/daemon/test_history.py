@@ -12,11 +12,13 @@ import pytest
 from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from multidict import MultiDict
 from served import Served
 
 from iodaemon.api import model
 from iodaemon.core.job import FINAL, Exit, IoTotals, Job, JobId, JobSpec, JobState
-from iodaemon.daemon.http.routes.history import Tallies, pages, parse_query
+from iodaemon.daemon.http.context import pages
+from iodaemon.daemon.http.routes.history import Tallies, find_ended
 from iodaemon.daemon.journal.record import Batch
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import NotFound, RequestError
@@ -65,7 +67,7 @@ def found(journal, **query):
     """Ids, in the order of reading."""
 
     async def read():
-        asked = parse_query(query.items(), 50.0)
+        asked = await find_ended(journal, MultiDict(query), UID, 50.0)
         return [job.id async for page in pages(journal, asked) for job in page]
 
     return asyncio.run(read())
@@ -145,14 +147,14 @@ def test_a_user_may_be_named(journal):
         {"select": "x"},
     ],
 )
-def test_a_query_that_means_nothing_is_refused(query):
+def test_a_query_that_means_nothing_is_refused(journal, query):
     with pytest.raises(RequestError):
-        parse_query(query.items(), 50.0)
+        found(journal, **query)
 
 
-def test_a_user_who_does_not_exist_is_not_found():
+def test_a_user_who_does_not_exist_is_not_found(journal):
     with pytest.raises(NotFound, match="no user 'nosuch'"):
-        parse_query([("user", "nosuch")], 50.0)
+        found(journal, user="nosuch")
 
 
 @pytest.mark.parametrize("limit", [None, 999, 1000, 1001, 2000])

@@ -35,7 +35,7 @@ def file_of(data):
 
 def tail(data, lines):
     with file_of(data) as fd:
-        return data[output._find_tail(fd, len(data), lines) :]
+        return data[output._search(fd, len(data), lines) :]
 
 
 def expected_tail(data, lines):
@@ -199,7 +199,7 @@ def test_what_has_no_lines_is_searched_so_far_and_no_further(monkeypatch, lines)
     read, asked = os.pread, []
     monkeypatch.setattr(os, "pread", lambda fd, *place: asked.append(place) or read(fd, *place))
     with file_of(b"first\n" + b"\0" * (10 * PIECE)) as fd:
-        begin = output._find_tail(fd, 10 * PIECE + 6, lines)
+        begin = output._search(fd, 10 * PIECE + 6, lines)
 
     assert 7 * PIECE + 6 - 5 == begin == min(at for _, at in asked)
     assert 3 * PIECE + 5 == sum(size for size, _ in asked)
@@ -209,8 +209,7 @@ def test_terabytes_of_nothing_are_searched_no_longer_than_other_output(tmp_path)
     path = tmp_path / "sparse"
     path.touch()
     os.truncate(path, 2**41)
-    with path.open("rb") as file:
-        begin = output._find_tail(file.fileno(), 2**41, 10)
+    begin = output._find_tail(path, 2**41, 10)
 
     assert 2**41 - output.LONGEST_TAIL_BYTES == begin
 
@@ -221,12 +220,12 @@ def test_a_search_holds_up_its_users_searches_and_nobody_elses_question(served, 
     searched = output._find_tail
     gate, running, most = threading.Event(), [], []
 
-    def slow(fd, *asked):
-        running.append(fd)
+    def slow(path, *asked):
+        running.append(path)
         most.append(len(running))
         assert gate.wait(20.0)
-        running.remove(fd)
-        return searched(fd, *asked)
+        running.remove(path)
+        return searched(path, *asked)
 
     monkeypatch.setattr(output, "_find_tail", slow)
     asked = b"GET /v1/jobs/%d/logs?tail=1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from process import daemon, fails
 
 from iodaemon.api import model as shapes
-from iodaemon.api.care import remove_scratch
 from iodaemon.cli.output import local_time
 from iodaemon.cli.show import scratch_pairs, why_lines
 from iodaemon.core import event as ev
@@ -816,7 +815,7 @@ def test_space_outlives_a_killed_daemon_and_is_given_back_afterwards(tmp_path, c
         jobs = {each["id"]: each for each in client.jobs(all_jobs=True)["jobs"]}
         left = client.node()["allocated"]
         with pytest.raises(RequestError, match="job 2 has nothing in any tier's space"):
-            remove_scratch(client, second)
+            client.ask("POST", f"/v1/jobs/{second}/scratch/remove", {})
         with pytest.raises(RequestError, match="asks for 101 GiB of tier fast, which has 100 GiB"):
             client.submit([asking(101, "compute=0s")], {})
 

@@ -118,16 +118,6 @@ def test_who_had_it_removed_uncopied_is_told(why, by, words):
     assert f"/out; is {words}" == going
 
 
-def test_of_a_job_of_before_no_more_is_said_than_is_known():
-    before = Staged(came_bytes=5, went_bytes=5, moved_bytes=20)
-
-    ended = shown(JobState.COMPLETED, staged=before)
-    failed = shown(JobState.FAILED, staged=before)
-
-    assert ["Copied in: from /in", "Copied out: to /out"] == copying_of(ended)
-    assert ["Input from: /in", "Output to: /out"] == copying_of(failed)
-
-
 @pytest.mark.parametrize("state", [JobState.COMPLETED, JobState.FAILED])
 def test_of_a_job_of_the_journal_of_which_nothing_was_told_nothing_is_said(state):
     """Whether its tier had disks is not known any more."""

@@ -7,20 +7,26 @@ from builders import platform
 from decoding import decode_submission
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from served import Served
 
 from iodaemon.core.job import JobId, JobState
 from iodaemon.daemon.http.refusal import Misstated
 from iodaemon.daemon.http.submission import (
     SubmittedJob,
+    adjust,
     environment_key,
-    find_unlimited,
-    heed_hints,
     job_maker,
-    limit_all,
 )
 from iodaemon.errors import RequestError
 
 MACHINE = platform(2, 4)
+
+
+@pytest.fixture
+def served(tmp_path):
+    served = Served(tmp_path)
+    yield served
+    served.close()
 
 
 def body(*jobs, **others):
@@ -97,10 +103,10 @@ def test_a_held_job_waits_for_its_resume():
         (b"null", "the submission must be an object, not null"),
         (b"[]", "the submission must be an object, not a list"),
         (b"\xff\xfe{}", "the submission is no JSON: "),
-        (b'{"jobs":[{"command":["\xff"]}]}', "the submission is no JSON: "),
+        (b'{"jobs":[{"command":["\xff"]}]}', "the job is no JSON: "),
         (b'{"jobs":[{"command":["\\udc80"]}]}', "the submission is no JSON: "),
         (b"[" * 1_000_000, "the submission must be an object, not a list"),
-        (b'{"jobs":' + b"[" * 1_000_000, "job 1: the job must be an object, not a list"),
+        (b'{"jobs":' + b"[" * 1_000_000, "the submission is no JSON: maximum recursion depth"),
         (body(spec()) + b"x", "the submission is no JSON: "),
         (b"{}", "'jobs' is missing; docs/api.md"),
         (body(), "0 jobs in one submission; send 1 to 100000"),
@@ -170,6 +176,15 @@ def test_a_refusal_says_where_and_what_without_the_keys_name(data, at, problem):
     assert caught.value.problem.startswith(problem)
 
 
+def test_a_client_hears_where_and_what(served):
+    with pytest.raises(RequestError) as caught:
+        served.client.submit([spec(), spec(walltime_s=0)], {})
+
+    assert ("jobs", 1, "walltime_s") == caught.value.at
+    assert "must be above 0" == caught.value.problem
+    assert "job 2: walltime_s must be above 0" == str(caught.value)
+
+
 # -- what is said of I/O ---------------------------------------------------------------------------
 
 RATE, SHARE, OPERATIONS = "io_rate_bytes_per_s", "io_share", "io_operations_per_s"
@@ -177,7 +192,7 @@ IGNORED = "; the hint is ignored, the job's I/O counts as unknown"
 
 
 def heeded(*jobs):
-    return heed_hints(decode_submission(body(*jobs), MACHINE))
+    return adjust(decode_submission(body(*jobs), MACHINE).jobs, None, {})
 
 
 @pytest.mark.parametrize(
@@ -203,7 +218,7 @@ def heeded(*jobs):
 def test_a_hint_without_sense_is_told_and_the_job_is_taken_without_it(hint, line):
     [job], warnings = heeded(spec(**hint, cpus=2))
 
-    assert (line + IGNORED,) == warnings
+    assert [line + IGNORED] == warnings
     assert (2, None, None, None) == (
         job.cpus,
         *(getattr(job, name) for name in (RATE, SHARE, OPERATIONS)),
@@ -216,7 +231,7 @@ def test_a_hint_without_sense_is_told_and_the_job_is_taken_without_it(hint, line
 def test_a_hint_that_can_be_is_kept(hint):
     [job], warnings = heeded(spec(**hint))
 
-    assert () == warnings
+    assert [] == warnings
     assert hint == {
         name: value
         for name in (RATE, SHARE, OPERATIONS)
@@ -308,19 +323,19 @@ def test_any_value_of_any_field_is_taken_or_refused(field, value):
 def test_a_job_without_walltime_gets_the_default_one_and_its_submitter_is_told():
     jobs = decode_submission(body(spec(), spec(walltime_s=5.0)), MACHINE).jobs
 
-    limited, told = limit_all(jobs, 86400.0)
+    limited, told = adjust(jobs, 86400.0, {})
 
     assert [86400.0, 5.0] == [job.walltime_s for job in limited]
     assert 1 == len(told)
     assert "(default_walltime)" in told[0]
-    assert (limited, ()) == limit_all(limited, 86400.0)
-    assert (jobs, ()) == limit_all(jobs, None)
+    assert (limited, []) == adjust(limited, 86400.0, {})
+    assert (list(jobs), []) == adjust(jobs, None, {})
 
 
 @pytest.mark.parametrize(("has_limit", "count"), [(True, 0), (False, 1)])
 def test_a_memory_limit_that_nothing_keeps_is_told_to_its_submitter(has_limit, count):
     jobs = [SubmittedJob(command=("x",), memory_bytes=size) for size in (None, 1 << 30, 1 << 31)]
 
-    assert count == len(find_unlimited(jobs, {"memory": has_limit}))
-    assert () == find_unlimited(jobs[:1], {"memory": has_limit})
-    assert () == find_unlimited(jobs, {})
+    assert count == len(adjust(jobs, None, {"memory": has_limit})[1])
+    assert [] == adjust(jobs[:1], None, {"memory": has_limit})[1]
+    assert [] == adjust(jobs, None, {})[1]

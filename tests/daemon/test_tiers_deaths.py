@@ -7,7 +7,6 @@ from harness import FINAL, until
 from scratching import MIB, both_disks, disks, left, needs_root, place_of
 from tiering import _lasting_tiered, make_tiered, tables
 
-from iodaemon.api.care import remove_scratch
 from iodaemon.errors import IodaemonError
 
 __all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
@@ -75,7 +74,7 @@ def test_a_death_at_any_step_leaves_nothing_and_loses_no_result(make_tiered, dis
     if ended["scratch"]["kept"]:
         if server.lines():  # nobody knows of one that was killed just before it began
             assert RESULT == (place_of(disks) / "result").read_bytes()
-        remove_scratch(server.client, job)
+        server.client.ask("POST", f"/v1/jobs/{job}/scratch/remove", {})
     elif ended["state"] == "COMPLETED" or server.lines():  # also of one that is LOST
         assert RESULT == result.read_bytes()
     settled(server, lambda: not left(disks) and not server.taken(), f"removal of {left(disks)}")

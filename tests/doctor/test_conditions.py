@@ -18,7 +18,7 @@ from iodaemon.daemon.account import _complain
 from iodaemon.daemon.backends import linux_platform
 from iodaemon.daemon.host import startup_warnings
 from iodaemon.daemon.http.report import _faults
-from iodaemon.daemon.http.submission import SubmittedJob, find_unlimited
+from iodaemon.daemon.http.submission import SubmittedJob, adjust
 from iodaemon.daemon.journal.backup import back_up
 from iodaemon.daemon.journal.restore import restore
 from iodaemon.daemon.journal.writer import Journal
@@ -37,8 +37,8 @@ from iodaemon.doctor.examine import (
     judge_supervisor,
 )
 from iodaemon.doctor.journal_disk import judge_journal_disk, probe_journal_disk
-from iodaemon.doctor.limit import judge_files
 from iodaemon.doctor.place import AS_ROOT, judge_places
+from iodaemon.doctor.runtime import judge_files
 from iodaemon.errors import ConfigError, JournalError, RequestError
 from iodaemon.node import root_side
 from iodaemon.node.condition import FEW_FILES, of_error
@@ -343,7 +343,7 @@ def test_too_few_files_have_one_cure_in_starts_that_wait_and_in_the_limit():
 
 def test_a_memory_limit_that_nobody_keeps_is_told_to_the_submitter_as_by_doctor():
     job = SubmittedJob(command=("true",), memory_bytes=1 << 30)
-    [warning] = find_unlimited([job], {"memory": False})
+    _, [warning] = adjust([job], None, {"memory": False})
     [found] = judge_controls({"controls": {"memory": False}})
 
     assert f"{found.what}: {found.measured}; see 'iod doctor'" == warning

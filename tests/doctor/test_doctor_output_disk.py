@@ -4,7 +4,7 @@ import pytest
 from mounting import small_disk
 
 from iodaemon.doctor.finding import Verdict
-from iodaemon.doctor.output_disk import judge_output_disk, probe_output_disk
+from iodaemon.doctor.journal_disk import judge_output_disk, probe_output_disk
 
 
 @pytest.mark.parametrize("made", [True, False])

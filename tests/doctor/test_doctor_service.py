@@ -30,7 +30,8 @@ from iodaemon.doctor.version import find_flaw_of_python, judge_python_of_users
 from iodaemon.install.program import find_flaw
 from iodaemon.node.condition import NO_ANSWER
 from iodaemon.node.root_side import NO_HIERARCHY, UNDELEGATED, UNUSABLE, find_lack
-from iodaemon.node.sampler.proc_files import find_holder, find_state
+from iodaemon.node.sampler.proc_files import find_state
+from iodaemon.socket_path import find_holder
 from iodaemon.supervisor.systemd import SCOPE
 
 BROKEN, LACKING, OK = Verdict.BROKEN, Verdict.LACKING, Verdict.OK

@@ -107,10 +107,10 @@ def test_it_is_the_daemons_user_who_may_only_read_what_is_others(
         daemon.run("7.1", "sleep", "1000", uid=1, directory="/")
         line, pid = begin(daemon, ear)
         line.sendall(b'{"devices": {}, "cpus": {}}\n')
-        [row] = sweep(line, add=[[7, 1, None, None]])
+        [row] = sweep(line, jobs=[[7, 1, None, None]])
 
-        assert [7, None] == row[:2]
-        assert row[2] is not None
+        assert [7, 1, None] == row[:3]
+        assert row[3] is not None
         assert [str(NOBODY)] * 4 == status(pid, "Uid") == status(pid, "Gid")
         assert [] == status(pid, "Groups")
         for name in ("CapEff", "CapPrm"):

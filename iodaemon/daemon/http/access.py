@@ -122,50 +122,44 @@ def authorise(actor: Actor, verb: Verb, job: Job | None, rights: Rights) -> None
     on them. On the system's daemon everybody sees the queue, submits, gives hints on their own jobs
     and acts on these; root, the daemon's group and its user act on all jobs.
 
-    Args:
-        actor: who asks.
-        verb: what for.
-        job: which job; None for what concerns no single job.
-        rights: whom the daemon serves.
-
     Raises:
         NotPermitted: says who may.
     """
-    what = verb if job is None else f"{verb} job {job.id}"
+    if (why := _why_not(actor, verb, job, rights)) is not None:
+        what = verb if job is None else f"{verb} job {job.id}"
+        raise NotPermitted(f"uid {actor.uid} may not {what}: {why}")
+
+
+def _why_not(actor: Actor, verb: Verb, job: Job | None, rights: Rights) -> str | None:
     if not rights.is_shared:
         if actor.uid != rights.owner_uid:
-            raise NotPermitted(
-                f"uid {actor.uid} may not {what}: this daemon serves uid {rights.owner_uid} "
-                "alone; start your own with 'iod daemon'"
+            return (
+                f"this daemon serves uid {rights.owner_uid} alone; start your own with 'iod daemon'"
             )
         if verb == "hint_others" and actor.uid != 0:
-            raise NotPermitted(f"uid {actor.uid} may not {what}: only its own jobs are run here")
-        return
+            return "only its own jobs are run here"
+        return None
     if verb in _OF_SUBMITTERS and actor.uid == _OVERFLOW_UID:
-        raise NotPermitted(
-            f"uid {actor.uid} may not {what}: users whom this machine does not know all have this "
-            f"number; {verb} as yourself, outside of the user namespace"
+        return (
+            f"users whom this machine does not know all have this number; {verb} as yourself, "
+            "outside of the user namespace"
         )
     if verb in _OF_SUBMITTERS and actor.uid < rights.min_uid:
-        raise NotPermitted(
-            f"uid {actor.uid} may not {what}: jobs are run for uids from {rights.min_uid} on; "
-            f"{verb} as an ordinary user, or lower min_uid"
+        return (
+            f"jobs are run for uids from {rights.min_uid} on; {verb} as an ordinary user, or lower "
+            "min_uid"
         )
-    is_held = job is not None and job.held_by_uid is not None and verb in _LETS_GO
-    if is_held and not rights.is_admin(actor):
-        raise NotPermitted(
-            f"uid {actor.uid} may not {what}: an administrator suspended it; ask root or a member "
-            "of the daemon's group"
-        )
-    if verb in _FOR_ALL or rights.is_admin(actor) or (job is not None and job.uid == actor.uid):
-        return
+    if rights.is_admin(actor):
+        return None
+    if job is not None and job.held_by_uid is not None and verb in _LETS_GO:
+        return "an administrator suspended it; ask root or a member of the daemon's group"
+    if verb in _FOR_ALL or (job is not None and job.uid == actor.uid):
+        return None
     owner = "" if job is None else f"uid {job.uid}, "
-    raise NotPermitted(f"uid {actor.uid} may not {what}: {owner}root and the daemon's group may")
+    return f"{owner}root and the daemon's group may"
 
 
 class Access:
-    """What one daemon knows of those who ask."""
-
     def __init__(self, rights: Rights) -> None:
         self.rights = rights
         self.accounts = Accounts()
@@ -178,14 +172,15 @@ class Access:
         Raises:
             NotPermitted: the connection is gone.
         """
-        actor = _peer(request)
-        if actor is None:
+        transport = request.transport
+        connection = None if transport is None else transport.get_extra_info("socket")
+        if connection is None:
             raise NotPermitted("the connection is gone")
+        actor = read_peer(connection)
         known = groups_of_users().known(actor.uid) if self.rights.is_shared else None
         return actor if known is None else actor._replace(gids=known.value)
 
     def allow(self, request: web.Request, verb: Verb, job: Job | None = None) -> Actor:
-        """Who asks, if they may do this; raises NotPermitted otherwise."""
         actor = self.who(request)
         authorise(actor, verb, job, self.rights)
         return actor
@@ -197,12 +192,11 @@ class Access:
         Raises:
             NotPermitted: the daemon does not serve who asks.
         """
-        actor = _peer(request)
-        known = (0, self.rights.owner_uid)
-        if self.rights.is_shared and actor is not None and actor.uid not in known:
-            await refresh_groups(actor.uid)  # their processes have those of their login
-        actor = self.allow(request, "see")
-        async with self.queue.place(self.accounts.pool(actor.uid)):
+        uid = self.who(request).uid
+        if self.rights.is_shared and uid not in (0, self.rights.owner_uid):
+            await refresh_groups(uid)  # their processes have those of their login
+        self.allow(request, "see")
+        async with self.queue.place(self.accounts.pool(uid)):
             yield
 
     async def refuse_stranger(self, actor: Actor, what: Verb) -> None:
@@ -218,23 +212,9 @@ class Access:
             )
 
     def turn(self, request: web.Request, kind: Kind) -> asyncio.Lock:
-        """While this lock is held, the user's other requests of this kind wait.
-
-        Raises:
-            RequestError: the connection is gone.
-        """
-        actor = _peer(request)
-        if actor is None:
-            raise RequestError("the connection is gone")
-        key = (kind, self.accounts.pool(actor.uid))
+        """While this lock is held, the user's other requests of this kind wait."""
+        key = (kind, self.accounts.pool(self.who(request).uid))
         return _get_or(self._turns, key, asyncio.Lock)
-
-
-def _peer(request: web.Request) -> Actor | None:
-    """None: the client is gone."""
-    transport = request.transport
-    connection = None if transport is None else transport.get_extra_info("socket")
-    return None if connection is None else read_peer(connection)
 
 
 ACCESS: Final = web.AppKey("access", Access)
@@ -279,8 +259,6 @@ class FairQueue:
 
 
 class _Place:
-    """The place of one request among those of its user."""
-
     def __init__(self, line: asyncio.Semaphore) -> None:
         self._line = line
         self._is_held = False
@@ -312,7 +290,6 @@ _PLACE: Final[ContextVar[_Place | None]] = ContextVar("place", default=None)
 
 
 def give_place() -> None:
-    """The request in whose task this is called waits from here on; what follows is short."""
     if (place := _PLACE.get()) is not None:
         place.give()
 
@@ -376,7 +353,7 @@ async def read_body(request: web.Request, type_: Any) -> Any:
             raise RequestError(
                 f"a request of {len(body)} bytes, {LARGEST_REQUEST_BYTES} are the most; send less"
             )
-        with refuse_malformed(body, "request"):
+        with refuse_malformed("request"):
             return msgspec.json.decode(body or b"{}", type=type_)
 
 
@@ -427,92 +404,91 @@ class Front:
 
 
 class _Connection:
-    """An asyncio protocol that hands everything on to the one it lets in."""
+    """An asyncio protocol that hands on what it does not do itself to the one it lets in."""
 
     def __init__(self, front: Front) -> None:
         self._front = front
         self._pool: int | None = None
         self._asking: asyncio.Task[None] | None = None
-        self._lost = False
-        self._inner: Any = None
-        self._refused: asyncio.Transport | None = None
-        self._transport: asyncio.Transport | None = None
+        self._is_lost = False
+        self._inner: Any = asyncio.Protocol()
         self._unread: asyncio.TimerHandle | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Let it in, or say that it is too many, once it is known who has an account."""
+        self._transport = transport
         uid = read_peer(transport.get_extra_info("socket")).uid
         if self._front.accounts.is_fresh(uid):
-            self._begin(transport, self._front.accounts.pool(uid))
-            return
-        if not self._front.enter(ASKING):
-            self._refuse(transport)
-            return
-        self._pool = ASKING
-        loop = asyncio.get_running_loop()
-        # Not at once: up to Python 3.11.3 asyncio begins to read after this, paused or not, and
-        # what the client has sent already would be lost.
-        loop.call_soon(transport.pause_reading)
-        self._asking = loop.create_task(self._ask(transport, uid))
+            self._begin(self._front.accounts.pool(uid))
+        elif self._enter(ASKING):
+            loop = asyncio.get_running_loop()
+            # Not at once: up to Python 3.11.3 asyncio begins to read after this, paused or not, and
+            # what the client has sent already would be lost.
+            loop.call_soon(transport.pause_reading)
+            self._asking = loop.create_task(self._ask(uid))
 
-    async def _ask(self, transport: asyncio.Transport, uid: int) -> None:
+    async def _ask(self, uid: int) -> None:
         await self._front.accounts.ask(uid)
-        if self._lost:  # just now; up to Python 3.11 ``wait_for`` may answer although cancelled
+        if self._is_lost:  # just now; up to Python 3.11 ``wait_for`` may answer although cancelled
             return
-        self._front.leave(ASKING)
+        self._leave()
+        self._transport.resume_reading()
+        self._begin(self._front.accounts.pool(uid))
+
+    def _begin(self, pool: int) -> None:
+        if self._enter(pool):
+            self._inner = self._front.make()
+            self._inner.connection_made(self._transport)
+
+    def _enter(self, pool: int) -> bool:
+        if self._front.enter(pool):
+            self._pool = pool
+            return True
+        self._inner = _Refusal(self._transport)
+        return False
+
+    def _leave(self) -> None:
+        if self._pool is not None:
+            self._front.leave(self._pool)
         self._pool = None
-        transport.resume_reading()
-        self._begin(transport, self._front.accounts.pool(uid))
-
-    def _begin(self, transport: asyncio.Transport, pool: int) -> None:
-        if not self._front.enter(pool):
-            self._refuse(transport)
-            return
-        self._pool, self._inner = pool, self._front.make()
-        self._transport = transport
-        self._inner.connection_made(transport)
-
-    def _refuse(self, transport: asyncio.Transport) -> None:
-        self._refused = transport
-        asyncio.get_running_loop().call_later(_REFUSED_S, transport.close)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._lost = True
+        self._is_lost = True
         self._stop_waiting()
         if self._asking is not None:
             self._asking.cancel()
-        if self._pool is not None:
-            self._front.leave(self._pool)
-        if self._inner is not None:
-            self._inner.connection_lost(error)
-
-    def data_received(self, data: bytes) -> None:
-        if self._inner is not None:
-            self._inner.data_received(data)
-        elif self._refused is not None:  # closed with its words unread, it would not hear ours
-            self._refused.write(_REFUSAL)
-            self._refused.close()
-            self._refused = None
-
-    def eof_received(self) -> bool | None:
-        return None if self._inner is None else self._inner.eof_received()
+        self._leave()
+        self._inner.connection_lost(error)
 
     def pause_writing(self) -> None:
-        if self._inner is not None and self._transport is not None:
-            self._inner.pause_writing()
-            if self._transport.get_write_buffer_size() > _UNREAD_BYTES:
-                loop = asyncio.get_running_loop()
-                self._unread = loop.call_later(UNREAD_S, self._transport.abort)
+        self._inner.pause_writing()
+        if self._transport.get_write_buffer_size() > _UNREAD_BYTES:
+            loop = asyncio.get_running_loop()
+            self._unread = loop.call_later(UNREAD_S, self._transport.abort)
 
     def resume_writing(self) -> None:
         self._stop_waiting()
-        if self._inner is not None:
-            self._inner.resume_writing()
+        self._inner.resume_writing()
 
     def _stop_waiting(self) -> None:
         if self._unread is not None:
             self._unread.cancel()
             self._unread = None
+
+
+class _Refusal(asyncio.Protocol):
+    """Says that it is one too many; closed with the client's words unread, ours were not heard."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        asyncio.get_running_loop().call_later(_REFUSED_S, transport.close)
+
+    def data_received(self, _: bytes) -> None:
+        self._transport.write(_TOO_MANY)
+        self._transport.close()
 
 
 def _too_many() -> bytes:
@@ -524,4 +500,4 @@ def _too_many() -> bytes:
     )
 
 
-_REFUSAL: Final = _too_many()
+_TOO_MANY: Final = _too_many()

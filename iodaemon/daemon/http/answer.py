@@ -89,7 +89,6 @@ class Answer:
             self._has_turn = True
 
     def give_turn(self) -> None:
-        """The rest of it is small."""
         if self._has_turn:
             self._turn.release()
         self._has_turn = False
@@ -100,7 +99,6 @@ class Answer:
         return self._response is not None
 
     async def begin(self) -> web.StreamResponse:
-        """The answer in pieces, its head sent."""
         if self._response is None:
             self._response = web.StreamResponse(
                 headers={"Content-Type": self._content_type, **self.headers}
@@ -127,7 +125,6 @@ class Answer:
         await asyncio.sleep(0)
 
     async def send(self, parts: Iterable[bytes]) -> web.StreamResponse:
-        """All of it: one plain answer where it fits in a piece."""
         try:
             rest = await self._write_full(parts)
             if self._response is None:

@@ -6,11 +6,19 @@ import asyncio
 import math
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -19,34 +27,36 @@ from iodaemon.core.job import Job, JobId, JobState, Phase
 from iodaemon.core.signature import name_of
 from iodaemon.core.state import State
 from iodaemon.daemon.account import parse_user
+from iodaemon.daemon.backends import Door
+from iodaemon.daemon.calibrating import Measured
 from iodaemon.daemon.driver import Driver
-from iodaemon.daemon.http.access import Access, Actor, Rights, give_place
+from iodaemon.daemon.http.access import Access, Actor, Rights, give_place, rights_of
 from iodaemon.daemon.http.answer import Cached
 from iodaemon.daemon.http.output import OutputThreads
 from iodaemon.daemon.http.record import job_record
+from iodaemon.daemon.http.report import node_report
 from iodaemon.daemon.http.selector import Ids, Selector, parse_states
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.knowledge import Knowledge
+from iodaemon.daemon.reload import InForce
 from iodaemon.errors import JournalError, NotFound, RequestError
+
+if TYPE_CHECKING:
+    from multidict import MultiMapping
 
 MOST_JOBS: Final = 100_000
 """Finished jobs that one request looks at."""
 LONGEST_POLL_S: Final = 60
 _LOOKED_AT_ONCE: Final = 5000
 """Jobs looked at between two looks at what else there is to do: some milliseconds."""
-_LARGEST_ID: Final = 2**63 - 1
+LARGEST_ID: Final = 2**63 - 1
 """What the journal's database can hold."""
+_PAGE: Final = 1000
+"""Finished jobs read at a time: some milliseconds."""
 _MOST_DIGITS: Final = 30
 """A number beyond any that means something, and far below what Python refuses to read."""
 _HEARTBEAT_S: Final = 5.0
 Reload = Callable[[str], Awaitable[dict[str, Any]]]
-
-
-class Grace(NamedTuple):
-    """From asking a job to end to killing it, s: where a request says nothing, and at most."""
-
-    usual_s: float
-    longest_s: float
 
 
 @dataclass(kw_only=True)
@@ -54,14 +64,12 @@ class Context:
     """What one daemon's routes work on, and what they remember from request to request.
 
     Attributes:
+        force: the configuration and the policy.
+        door: the backend.
         outputs: where the output files of jobs are that name none.
-        retain_s: how long these are kept.
-        controls: what the jobs' cgroups have; empty where there are none to have.
-        pids: a job's processes.
-        job_of: the job that a process belongs to.
-        reports: what ``/v1/node``, ``/v1/policy`` and ``/v1/config`` answer.
+        measured: of the disks. None: nothing was looked for.
         reload: reads the configuration again for the user of this name. None: there is none.
-        rights: whom the daemon serves. None: its own user.
+        rights: whom the daemon serves. None: as it is configured.
         ending: the daemon is about to end: who waits is answered.
         phase_waits: how many requests wait for a job's turn.
         phases_told: the turns that somebody knows of.
@@ -70,14 +78,10 @@ class Context:
     driver: Driver
     journal: Journal
     knowledge: Knowledge
+    force: InForce
+    door: Door
     outputs: Path
-    grace: Callable[[], Grace]
-    retain_s: Callable[[], float]
-    pids: Callable[[JobId], list[int]]
-    reports: Mapping[str, Callable[[], Mapping[str, Any]]]
-    job_of: Callable[[int], JobId | None] = lambda _: None
-    default_walltime_s: Callable[[], float | None] = lambda: None
-    controls: Callable[[], Mapping[str, bool]] = dict
+    measured: Measured | None = None
     reload: Reload | None = None
     rights: Rights | None = None
     heartbeat_s: float = _HEARTBEAT_S
@@ -85,11 +89,11 @@ class Context:
     phases_told: dict[JobId, Phase] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.access = Access(self.rights or Rights(owner_uid=os.geteuid()))
+        self.access = Access(self.rights or rights_of(self.force.config))
         self.ending = asyncio.Event()
         self.threads = OutputThreads()
         self.wait_marks = WaitMarks()
-        self.node = Cached(lambda: msgspec.json.encode(self.reports["node"]()), self.driver)
+        self.node = Cached(self._report_node, self.driver)
 
     @property
     def state(self) -> State:
@@ -98,6 +102,21 @@ class Context:
     @property
     def now_s(self) -> float:
         return self.driver.timeline.now_s
+
+    def _report_node(self) -> bytes:
+        driver, config, measured = self.driver, self.force.config, self.measured
+        report = node_report(
+            driver.state,
+            config.backend,
+            self.door.describe(),
+            driver.pace.report(self.door.samples_skipped),
+            measured.report() if measured else (),
+            calibration_problem=measured.problem if measured else "",
+            faults=driver.controller.faults,
+            is_system=config.is_system,
+            mode=driver.controller.regulator.mode,
+        )
+        return msgspec.json.encode(report)
 
     async def until(self, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Wait as ``Watch.until``; a request that has to wait gives its place to another one."""
@@ -165,7 +184,7 @@ class Context:
         """Jobs that only the journal knows; in a thread, because its disk may be busy."""
         found: dict[JobId, Job] = {}
         for job_id in job_ids:
-            job = self.journal.finished(job_id) if 0 < job_id <= _LARGEST_ID else None
+            job = self.journal.finished(job_id) if 0 < job_id <= LARGEST_ID else None
             if job is None:
                 raise no_job(job_id)
             found[job_id] = job
@@ -192,27 +211,17 @@ class Context:
             NotFound: no such user.
         """
         wanted = parse_states(asked.state) or states
-        uid = None
-        if asked.user:
-            is_own = asked.user == "me"
-            uid = actor.uid if is_own else await asyncio.to_thread(parse_user, asked.user)
+        uid = await find_uid(asked.user, actor.uid)
         last_id = 0
         if "last" in asked.select:
-            last_id = await self._newest(actor.uid if uid is None else uid)
+            whose = actor.uid if uid is None else uid
+            last_id = await asyncio.to_thread(self.journal.newest_job, whose)
         ids = Ids(asked.select, last_id)
-        first, last = ids.bounds
         known: dict[JobId, Job] = {}
         if final := [state for state in sorted(wanted) if state.is_final]:
-            stored = await asyncio.to_thread(
-                self.journal.list_finished,
-                MOST_JOBS,
-                uid=uid,
-                states=final,
-                ended_from_s=queued_from_s,
-                first_id=first,
-                last_id=None if last is None else min(last, _LARGEST_ID),
-            )
-            known = {job.id: job for job in stored}
+            ended = Ended(uid=uid, name=asked.name, ids=ids, states=final, from_s=queued_from_s)
+            async for page in pages(self.journal, ended):
+                known |= {job.id: job for job in page}
         found = []
         for place, (job_id, job) in enumerate(sorted((known | self.state.jobs).items()), 1):
             if place % _LOOKED_AT_ONCE == 0:
@@ -225,33 +234,86 @@ class Context:
                 found.append(job)
         return found
 
-    async def _newest(self, uid: int) -> int:
-        stored = await asyncio.to_thread(self.journal.newest_job, uid)
-        known = (job.id for job in self.state.jobs.values() if job.uid == uid)
-        return max(stored, max(known, default=0))
-
     def is_over(self, job_id: JobId) -> bool:
         """Ended, and on the disk as ended: so it stays, unless requeued. Unknown jobs are over."""
         job = self.state.jobs.get(job_id)
         return job is None or (job.state.is_final and self.driver.is_durable(job_id))
 
     def record(self, job: Job) -> dict[str, Any]:
-        """The job as the API shows it."""
         state = self.state if job.id in self.state.jobs else None
         return job_record(job, state, self.now_s, self.outputs)
 
 
 def no_job(job_id: int) -> NotFound:
-    """The error for a number that no job has."""
     return NotFound(f"no job {job_id}; 'iod queue -a' lists all that are known")
+
+
+async def find_uid(user: str, caller_uid: int) -> int | None:
+    """Whom a selector means; None: anybody."""
+    if user in ("", "me"):
+        return caller_uid if user else None
+    return await asyncio.to_thread(parse_user, user)
+
+
+# -- jobs that have ended --------------------------------------------------------------------------
+
+
+class Ended(NamedTuple):
+    """Which finished jobs are meant; what is None or empty does not restrict.
+
+    Attributes:
+        name: a glob over job names, case counts.
+        from_s: when they ended, and so ``before_s``.
+        limit: of these, the ones that ended last.
+    """
+
+    ids: Ids
+    uid: int | None = None
+    name: str = ""
+    states: Sequence[JobState] = ()
+    from_s: float | None = None
+    before_s: float | None = None
+    limit: int = MOST_JOBS
+
+
+async def pages(journal: Journal, asked: Ended) -> AsyncIterator[list[Job]]:
+    """The jobs asked for, the one that ended last first.
+
+    Some at a time, in a thread: the loop never waits for the disk, and no other reader of the
+    journal waits for more than a page.
+    """
+    left, after = asked.limit, None
+    while left > 0:
+        found, after = await asyncio.to_thread(_read_page, journal, asked, after)
+        yield found[:left]
+        left = left - len(found) if after is not None else 0
+
+
+def _read_page(
+    journal: Journal, asked: Ended, after: tuple[float, int] | None
+) -> tuple[list[Job], tuple[float, int] | None]:
+    """The jobs meant among the next ones, and where to go on; None: these were the last."""
+    first, last = asked.ids.bounds
+    page = journal.list_finished(
+        _PAGE,
+        uid=asked.uid,
+        states=asked.states,
+        first_id=first,
+        last_id=None if last is None else min(last, LARGEST_ID),
+        ended_from_s=asked.from_s,
+        ended_before_s=asked.before_s,
+        after=after,
+    )
+    end = page[-1] if len(page) == _PAGE else None
+    go_on = None if end is None or end.ended_s is None else (end.ended_s, end.id)
+    is_named = (lambda job: fnmatchcase(name_of(job.spec), asked.name)) if asked.name else bool
+    return [job for job in page if job.id in asked.ids and is_named(job)], go_on
 
 
 # -- queries ---------------------------------------------------------------------------------------
 
 
-def selector_of(request: web.Request) -> Selector:
-    """The selector in the request's query."""
-    query = request.query
+def selector_of(query: MultiMapping[str]) -> Selector:
     return Selector(
         select=query.get("select", ""),
         user=query.get("user", ""),
@@ -289,17 +351,6 @@ def parse_time(query: Mapping[str, str], key: str, now_s: float) -> float | None
     if not math.isfinite(value):
         raise RequestError(f"{key}={query[key][:40]!r} is no time; write seconds since 1970")
     return now_s + value if math.copysign(1.0, value) < 0.0 else value
-
-
-def parse_event(text: str, name: str) -> int:
-    """The id of an event.
-
-    Raises:
-        RequestError: it is none.
-    """
-    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
-        raise RequestError(f"{name} {text[:40]!r} is no event; write the 'id' of one")
-    return min(int(text), _LARGEST_ID)
 
 
 # -- since when 'iod wait all' looks back ----------------------------------------------------------

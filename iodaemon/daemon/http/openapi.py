@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,10 +18,15 @@ _TEXT: Final = (
     "JSON over the daemon's unix socket; the caller is whom the kernel says (SO_PEERCRED). "
     "docs/api.md explains each request and each key."
 )
+_JOB_ID: Final = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "integer", "minimum": 0},
+}
 
 
 def describe(routes: Sequence[Route]) -> bytes:
-    """The document, as JSON."""
     bodies = [route.body for route in routes if route.body is not None]
     types = [ErrorAnswer, *bodies, *(each for route in routes for each in route.answers)]
     schemas, components = msgspec.json.schema_components(
@@ -53,7 +58,7 @@ def _operation(route: Route, schema_of: dict[int, dict[str, Any]]) -> dict[str, 
         },
     }
     parameters = [
-        *_path_keys(route.path),
+        *([_JOB_ID] if "{id}" in route.path else []),
         *(_parameter("query", name, KEYS[name]) for name in route.query),
         *(_parameter("header", name, HEADERS[name]) for name in route.headers),
     ]
@@ -82,12 +87,6 @@ def _answer(route: Route, schema_of: dict[int, dict[str, Any]]) -> dict[str, Any
     media = route.answer if isinstance(route.answer, str) else "application/json"
     schema = several[0] if len(several) == 1 else {"oneOf": several}
     return {"description": route.text, "content": {media: {"schema": schema}}}
-
-
-def _path_keys(path: str) -> Iterable[dict[str, Any]]:
-    if "{id}" in path:
-        schema = {"type": "integer", "minimum": 0}
-        yield {"name": "id", "in": "path", "required": True, "schema": schema}
 
 
 def _parameter(place: str, name: str, key: Key) -> dict[str, Any]:

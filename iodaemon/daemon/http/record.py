@@ -35,6 +35,11 @@ STAGES: Final = {"in": "copies its input in", "out": "copies its output out"}
 _COPYING: Final = frozenset({JobState.STARTING, JobState.RUNNING})
 
 
+def pick(struct: msgspec.Struct, *names: str) -> dict[str, Any]:
+    """These fields of it, which the API calls so too."""
+    return {name: getattr(struct, name) for name in names}
+
+
 def job_record(job: Job, state: State | None, now_s: float, outputs: Path) -> dict[str, Any]:
     """One job, every key of the API's JOB.
 
@@ -43,8 +48,6 @@ def job_record(job: Job, state: State | None, now_s: float, outputs: Path) -> di
         outputs: where the output files of jobs are that name none.
     """
     spec = job.spec
-    stdout = output_path(job, outputs, "stdout")
-    stderr = output_path(job, outputs, "stderr")
     stage = find_stage(job, outputs)
     return {
         "id": job.id,
@@ -59,21 +62,20 @@ def job_record(job: Job, state: State | None, now_s: float, outputs: Path) -> di
         "cwd": spec.cwd,
         "cpus": spec.cpus,
         "shares_cores": spec.shares_cores and (state is None or state.platform.shares_cores),
-        **{name: getattr(spec, name) for name in _ASKED},
+        **pick(spec, *_ASKED),
         "socket": job.partition,
         "slots": list(job.slots),
-        "attempt": job.attempt,
-        "submitted_s": job.submitted_s,
-        "started_s": job.started_s,
-        "ended_s": job.ended_s,
+        **pick(job, "attempt", "submitted_s", "started_s", "ended_s"),
         "run_s": job.run_s_at(now_s),
         **_suspended(job, now_s),
         "exit_code": None if job.exit is None else job.exit.code,
         "signal": None if job.exit is None else job.exit.signal,
         "shell_code": shell_code(job),
         **_io(job, state),
-        "stdout": None if stdout is None else str(stdout),
-        "stderr": None if stderr is None else str(stderr),
+        **{
+            name: None if (path := output_path(job, outputs, name)) is None else str(path)
+            for name in ("stdout", "stderr")
+        },
         "phase": None if job.phase is None else msgspec.structs.asdict(job.phase),
         "scratch": scratch_record(job, stage, None if state is None else state.stock),
     }
@@ -125,15 +127,9 @@ def _io(job: Job, state: State | None) -> dict[str, Any]:
     if state is not None and not job.state.is_final:
         guess = state.predicted(job.id)
         expected = state.expected(job.id)
-        predicted = {
-            "rate_bytes_per_s": guess.rate_bytes_per_s,
-            "confidence": guess.confidence,
-            "source": guess.source,
-        }
+        predicted = pick(guess, "rate_bytes_per_s", "confidence", "source")
     return {
-        "read_bytes": totals.read_bytes,
-        "written_bytes": totals.written_bytes,
-        "operations": totals.operations,
+        **pick(totals, "read_bytes", "written_bytes", "operations"),
         "io_at_least": job.io.at_least,
         "bandwidth": bandwidth,
         "predicted": predicted,
@@ -144,15 +140,9 @@ def _io(job: Job, state: State | None) -> dict[str, Any]:
 
 def expected_record(expected: Prediction) -> dict[str, Any]:
     """What is expected of a job's I/O, or was when it started; null where it is not known."""
-    rate = expected.rate_bytes_per_s if expected.is_known else None
     return {
-        "rate_bytes_per_s": rate,
-        "confidence": expected.confidence,
-        "source": expected.source,
-        "io_share": expected.io_share,
-        "operations_per_s": expected.operations_per_s,
-        "by": expected.by,
-        "runs": expected.runs,
+        "rate_bytes_per_s": expected.rate_bytes_per_s if expected.is_known else None,
+        **pick(expected, "confidence", "source", "io_share", "operations_per_s", "by", "runs"),
     }
 
 
@@ -210,7 +200,10 @@ def scratch_record(
         return None
     tiers = () if stock is None else stock.tiers
     had_space = _had_space(job, tiers)
-    wanted = msgspec.structs.asdict(request)
+    wanted, staged = msgspec.structs.asdict(request), job.staged
+    has_come, has_gone = (None, None) if staged is None else (staged.has_come, staged.has_gone)
+    if job.scratch_kept is not None or job.scratch_unwanted is not None:
+        has_gone = bool(has_gone)
     return {
         **{("asked_tier" if name == "tier" else name): each for name, each in wanted.items()},
         "tier": job.tier,
@@ -222,8 +215,8 @@ def scratch_record(
         "unwanted_by": job.scratch_unwanted_by,
         "over": msgspec.to_builtins(job.scratch_over),
         "most_bytes": job.scratch_most_bytes,
-        "copied_in": _is_copied_in(job, had_space=had_space),
-        "copied_out": _is_copied_out(job, had_space=had_space),
+        "copied_in": _is_copied(job, request.input_path, done=has_come, had_space=had_space),
+        "copied_out": _is_copied(job, request.output_path, done=has_gone, had_space=had_space),
         "stage": None if stage is None else {"step": stage},
         "charged_s": job.charged_s,
     }
@@ -237,31 +230,17 @@ def _had_space(job: Job, tiers: Sequence[Tier]) -> bool | None:
     return None if tier is None else tier.storage is not None
 
 
-def _is_copied_in(job: Job, *, had_space: bool | None) -> bool | None:
-    """Whether all of its input was copied into its space; None: not yet, or nobody knows."""
-    staged, request = job.staged, job.spec.scratch
-    if request is None or request.input_path is None or not job.state.is_final:
+def _is_copied(
+    job: Job, path: str | None, *, done: bool | None, had_space: bool | None
+) -> bool | None:
+    """Whether that was copied; None: nothing was to be, not yet, or nobody knows."""
+    if path is None or not job.state.is_final:
         return None
-    if staged is not None and staged.has_come is not None:
-        return staged.has_come
+    if done is not None:
+        return done
     if job.state is JobState.COMPLETED:
         return had_space
-    return False if job.started_s is None else None
-
-
-def _is_copied_out(job: Job, *, had_space: bool | None) -> bool | None:
-    """Whether what it left was copied out; None: not yet, or nobody knows."""
-    staged, request = job.staged, job.spec.scratch
-    if request is None or request.output_path is None or not job.state.is_final:
-        return None
-    if staged is not None and staged.has_gone is not None:
-        return staged.has_gone
-    if job.scratch_kept is not None or job.scratch_unwanted is not None:
-        return False
-    if job.state is JobState.COMPLETED:
-        return had_space
-    is_known = staged is None and (had_space is not None or job.tier is None)
-    return False if is_known else None
+    return False if job.started_s is None or had_space is False else None
 
 
 def condition(state: State, mode: Mode) -> dict[str, Any]:

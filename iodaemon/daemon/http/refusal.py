@@ -38,25 +38,19 @@ STATUSES: Final[Mapping[int, str]] = MappingProxyType(
         503: "unavailable: for example, the journal's disk is full",
     }
 )
-"""Of every refusal, with its code."""
-_KINDS: Final[tuple[tuple[type[IodaemonError], int], ...]] = (
-    (NotPermitted, 403),
-    (NotFound, 404),
-    (Conflict, 409),
-    (Gone, 410),
-    (JournalError, 503),
-    (RequestError, 400),
+"""What a refusal with this status is, for people."""
+_KINDS: Final[tuple[tuple[type[IodaemonError], int, str], ...]] = (
+    (NotPermitted, 403, "not_permitted"),
+    (NotFound, 404, "not_found"),
+    (Conflict, 409, "conflict"),
+    (Gone, 410, "gone"),
+    (JournalError, 503, "unavailable"),
+    (RequestError, 400, "refused"),
 )
 
 
 class Misstated(RequestError):
-    """Something in a body is wrong.
-
-    Attributes:
-        at: the path to it: ``("jobs", 2, "walltime_s")``; the first job is 0.
-        problem: what is wrong. Where the path ends in a key, that is the subject which it lacks:
-            ``must be above 0``.
-    """
+    """Something in a body is wrong."""
 
     def __init__(self, message: str, problem: str, at: Path) -> None:
         super().__init__(message)
@@ -65,7 +59,6 @@ class Misstated(RequestError):
 
 
 def misstated(problem: str, *at: str) -> Misstated:
-    """The error for a value with this path."""
     return Misstated(f"{at[-1]} {problem}", problem, at)
 
 
@@ -77,14 +70,13 @@ def of_job(error: RequestError, place: int, count: int) -> Misstated:
 
 
 def find_status(error: IodaemonError) -> int:
-    """The status of the answer to a request that came to this error."""
-    return next(status for kind, status in _KINDS if isinstance(error, kind))
+    return next(status for kind, status, _ in _KINDS if isinstance(error, kind))
 
 
 def error_text(error: IodaemonError) -> dict[str, Any]:
     """The error as the API has it, its message in one line that gives no orders to a terminal."""
-    told: dict[str, Any] = {"code": STATUSES[find_status(error)].partition(":")[0]}
-    told["message"] = _one_line(str(error))
+    code = next(code for kind, _, code in _KINDS if isinstance(error, kind))
+    told: dict[str, Any] = refused(str(error), code)
     if isinstance(error, Misstated):
         told |= {"at": error.at, "problem": _one_line(error.problem)}
     return told
@@ -93,7 +85,6 @@ def error_text(error: IodaemonError) -> dict[str, Any]:
 def error_answer(
     status: int, error: Mapping[str, Any], headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """The answer of a refusal."""
     body = json.dumps({"error": error})
     return web.Response(text=body, status=status, content_type="application/json", headers=headers)
 
@@ -109,11 +100,10 @@ def _one_line(message: str) -> str:
 
 
 @contextlib.contextmanager
-def refuse_malformed(text: bytes, what: str, which: str = "", at: Path = ()) -> Iterator[None]:
+def refuse_malformed(what: str, which: str = "", at: Path = ()) -> Iterator[None]:
     """Turn what msgspec says of a document into what its sender can do.
 
     Args:
-        text: the document.
         what: it is, such as ``request``.
         which: goes before what is said of a value.
         at: where the document stands in the whole body.
@@ -124,15 +114,14 @@ def refuse_malformed(text: bytes, what: str, which: str = "", at: Path = ()) -> 
     try:
         yield
     except msgspec.ValidationError as error:
-        raise _say(str(error), f"the {what}", text, which, at) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _say(str(error), f"the {what}", which, at) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         problem = f"the {what} is no JSON: {error}"
         raise Misstated(which + problem, problem, at) from error
 
 
 _PLACE: Final = re.compile(r"(.*?)(?: - at `(?:key in )?\$(.*)`)?", re.DOTALL)
 """What is wrong, and where (msgspec says both in one sentence, and in no other way)."""
-_ELEMENT: Final = re.compile(r"^\.(jobs|runs)\[(\d+)\]")
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 _TYPES: Final = {
     "int": "a whole number",
@@ -174,17 +163,11 @@ _LONGEST: Final = 60
 """Characters that are quoted of what somebody sent."""
 
 
-def _say(text: str, document: str, sent: bytes, which: str, at: Path) -> Misstated:
-    """One refusal of msgspec's in words."""
+def _say(text: str, document: str, which: str, at: Path) -> Misstated:
     found = _PLACE.fullmatch(text)
     assert found is not None
     problem, place = found[1], found[2] or ""
     at += tuple(int(number) if number else key for key, number in _STEP.findall(place))
-    if (element := _ELEMENT.match(place)) is not None:
-        several, number = element[1], int(element[2])
-        one = several.removesuffix("s")
-        which = f"{one} {number + 1}: " if _has_several(sent, several) else ""
-        document, place = f"the {one}", place[element.end() :]
     name = place.removeprefix(".").replace("[...]", "") or document
     said, told = "{name}: {problem}", {"problem": problem}
     for pattern, words in _SAID:
@@ -200,16 +183,9 @@ def _say(text: str, document: str, sent: bytes, which: str, at: Path) -> Misstat
     return Misstated(which + message, said.format(name=name, **told), at)
 
 
-def _has_several(sent: bytes, name: str) -> bool:
-    """Whether the list of this name has more elements than one."""
-    try:
-        elements = msgspec.json.decode(sent, type=dict[str, msgspec.Raw])[name]
-        return len(msgspec.json.decode(elements, type=list[msgspec.Raw])) > 1
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return True  # the rest of it is wrong as well
-
-
 def _types(text: str) -> str:
-    """What msgspec calls types, in words; anything else as it is."""
+    """What msgspec calls types, in words; a whole number without ``.0``; anything else as it is."""
+    if re.fullmatch(r"-?\d+\.0", text):
+        return text.removesuffix(".0")
     parts = text.split(" | ")
     return " or ".join(_TYPES[each] for each in parts) if _TYPES.keys() >= {*parts} else text

@@ -20,7 +20,7 @@ from iodaemon.core.tier import Tier
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.calibrating import shown
 from iodaemon.daemon.host import host_metrics
-from iodaemon.daemon.http.record import condition
+from iodaemon.daemon.http.record import condition, pick
 from iodaemon.registry import rule_name
 from iodaemon.systemd import is_unit
 
@@ -123,10 +123,8 @@ def _storage(state: State) -> dict[str, Any]:
                 "tier": tier.name,
                 "path": disk.id,
                 "kind": disk.kind or None,
-                "capacity_bytes": disk.capacity_bytes,
+                **pick(disk, "capacity_bytes", "read_bytes_per_s", "write_bytes_per_s"),
                 "free_bytes": free[disk.id],
-                "read_bytes_per_s": disk.read_bytes_per_s,
-                "write_bytes_per_s": disk.write_bytes_per_s,
                 "taken_by_others_bytes": disk.others_bytes,
                 "problem": f"not usable: {problem}" if problem else "",
                 "jobs": sorted(stock.holds_on(disk.id)),
@@ -140,9 +138,7 @@ def _storage(state: State) -> dict[str, Any]:
                 "job_id": job_id,
                 "user": user_name(state.jobs[job_id].uid),
                 "state": str(state.jobs[job_id].state),
-                "tier": share.tier,
-                "disk": share.disk,
-                "size_bytes": share.size_bytes,
+                **pick(share, "tier", "disk", "size_bytes"),
                 "over": text_of(state.jobs[job_id].scratch_over),
             }
             for job_id, shares in sorted(stock.holders.items())
@@ -167,14 +163,10 @@ def _tier(tier: Tier, free: Mapping[DiskId, int]) -> dict[str, Any]:
 
 
 def _faults(faults: Mapping[str, RuleFault]) -> list[dict[str, Any]]:
-    """What was set aside, why, and since when."""
     return [
         {
             "part": part,
-            "kind": fault.kind,
-            "rule": fault.rule,
-            "place": fault.place,
-            "problem": fault.problem,
+            **pick(fault, "kind", "rule", "place", "problem"),
             "since_s": fault.at_s,
         }
         for part, fault in sorted(faults.items())
@@ -186,7 +178,6 @@ def policy_report(
     platform: Platform,
     faults: Mapping[str, RuleFault] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """The policy in force: its rules with every parameter, and what to know of them here."""
     cautions = policy.cautions(platform)
     return {
         **({"set_aside": _faults(faults)} if faults else {}),

@@ -93,12 +93,10 @@ class Route(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What the request does, in a line."""
         return (self.handler.__doc__ or "").partition("\n")[0].rstrip(".")
 
     @property
     def answers(self) -> tuple[Any, ...]:
-        """The types of the JSON that it answers with; none where that is not JSON."""
         if isinstance(self.answer, str):
             return ()
         return self.answer if isinstance(self.answer, tuple) else (self.answer,)

@@ -91,7 +91,6 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def names_ids(self) -> bool:
-        """Whether ids are given, by number or as ``last``."""
         return self.select not in ("", "all")
 
     @property

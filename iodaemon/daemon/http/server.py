@@ -140,7 +140,7 @@ class Server:
         return await route.handler(self.context, request, *what)
 
     async def _describe(self, *_: Any) -> web.Response:
-        """this API"""
+        """This API."""
         if not self._described:
             self._described = await asyncio.to_thread(describe, self.routes)
         return web.Response(body=self._described, content_type="application/json")
@@ -172,7 +172,6 @@ async def _give_place(_request: web.Request, _response: web.StreamResponse) -> N
 
 
 def _bind(path: Path) -> socket.socket:
-    """A socket of this name, which only its owner may reach."""
     listener = socket.socket(socket.AF_UNIX)
     old_mask = os.umask(0o177)
     try:

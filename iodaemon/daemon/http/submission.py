@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
+from hashlib import sha256
 from typing import Annotated, Final, TypeVar
 
 import msgspec
@@ -57,7 +57,7 @@ _Word = Annotated[str, msgspec.Meta(min_length=1)]
 class SubmittedJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One job of a submission: SPEC of docs/api.md.
 
-    What is said of its I/O is taken as it is and judged by ``heed_hints``: it refuses no job.
+    What is said of its I/O is taken as it is and judged by ``adjust``: it refuses no job.
     """
 
     command: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
@@ -97,6 +97,12 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     environment: dict[str, str] = {}
 
 
+class _Whole(_Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One in one object."""
+
+    jobs: tuple[msgspec.Raw, ...]
+
+
 def decode_in_steps(
     body: bytes,
     platform: Platform,
@@ -120,17 +126,22 @@ def decode_in_steps(
     Raises:
         RequestError: names the job (by its place in the list), the value, and what to do.
     """
-    if in_lines:
-        submission = yield from _decode_lines(body, take)
-    else:
-        submission = _decode(body, Submission, "submission")
-        take(environment_bytes(submission.environment) + sum(map(job_bytes, submission.jobs)))
-    count = len(submission.jobs)
-    if not 1 <= count <= _LARGEST_BATCH:
-        raise RequestError(_wrong_count(count))
-    admit([job.cpus for job in submission.jobs])
-    launch = Room(submission.environment)
-    for place, job in enumerate(submission.jobs):
+    head, pieces = _split(body, in_lines=in_lines)
+    count = len(pieces)
+    take(environment_bytes(head.environment))
+    jobs: list[SubmittedJob] = []
+    decoded_bytes = 0
+    for place, piece in enumerate(pieces):
+        decoded_bytes += len(piece)
+        if decoded_bytes > _BYTES_AT_ONCE:
+            yield
+            decoded_bytes = len(piece)
+        which = "" if count == 1 else f"job {place + 1}: "
+        jobs.append(_decode(piece, SubmittedJob, "job", which, ("jobs", place)))
+        take(job_bytes(jobs[-1]))
+    admit([job.cpus for job in jobs])
+    launch = Room(head.environment)
+    for place, job in enumerate(jobs):
         try:
             _check(job, platform)
             if job.scratch is not None:
@@ -140,88 +151,68 @@ def decode_in_steps(
             raise of_job(error, place, count) from error
         if (place + 1) % _AT_ONCE == 0:
             yield
-    return submission
-
-
-def _decode_lines(body: bytes, take: Callable[[int], None]) -> Generator[None, None, Submission]:
-    count = body.rstrip(b"\n").count(b"\n")
-    if not 1 <= count <= _LARGEST_BATCH:  # before there are as many pieces
-        raise RequestError(_wrong_count(count))
-    first, *lines = body.rstrip(b"\n").split(b"\n")
-    head = _decode(first, _Head, "first line")
-    take(environment_bytes(head.environment))
-    jobs: list[SubmittedJob] = []
-    decoded_bytes = 0
-    for place, line in enumerate(lines):
-        decoded_bytes += len(line)
-        if decoded_bytes > _BYTES_AT_ONCE:
-            yield
-            decoded_bytes = len(line)
-        job = _decode(line, SubmittedJob, "job", place if count > 1 else None, ("jobs", place))
-        take(job_bytes(job))
-        jobs.append(job)
     return Submission(jobs=tuple(jobs), environment=head.environment)
 
 
-def _decode(text: bytes, kind: type[_T], what: str, place: int | None = None, at: Path = ()) -> _T:
-    which = "" if place is None else f"job {place + 1}: "
+def _split(body: bytes, *, in_lines: bool) -> tuple[_Head, Sequence[bytes | msgspec.Raw]]:
+    """What is said of all jobs, and the jobs; they are counted before there are as many pieces."""
+    if not in_lines:
+        whole = _decode(body, _Whole, "submission")
+        _check_count(len(whole.jobs))
+        return whole, whole.jobs
+    lines = body.rstrip(b"\n")
+    _check_count(lines.count(b"\n"))
+    first, *pieces = lines.split(b"\n")
+    return _decode(first, _Head, "first line"), pieces
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= _LARGEST_BATCH:
+        raise RequestError(f"{count} jobs in one submission; send 1 to {_LARGEST_BATCH}")
+
+
+def _decode(
+    text: bytes | msgspec.Raw, kind: type[_T], what: str, which: str = "", at: Path = ()
+) -> _T:
     if len(text) > LONGEST_PIECE_BYTES:
         problem = (
             f"a {what} of {len(text)} bytes, {LONGEST_PIECE_BYTES} are the most: send many jobs "
             "one a line (docs/api.md), or put data into a file"
         )
         raise Misstated(which + problem, problem, at)
-    with refuse_malformed(text, what, which, at):
+    with refuse_malformed(what, which, at):
         return msgspec.json.decode(text, type=kind)
 
 
-def _wrong_count(count: int) -> str:
-    return f"{count} jobs in one submission; send 1 to {_LARGEST_BATCH}"
+def adjust(
+    jobs: Sequence[SubmittedJob], walltime_s: float | None, controls: Mapping[str, bool]
+) -> tuple[list[SubmittedJob], list[str]]:
+    """The jobs as they are taken, and what their submitter has to know of that.
 
-
-_MEMORY: Final = "memory"
-_NO_MEMORY_LIMIT: Final = f"memory limit: {words_of(())['memory_limit']}; see 'iod doctor'"
-
-
-def limit_all(
-    jobs: Sequence[SubmittedJob], walltime_s: float | None
-) -> tuple[tuple[SubmittedJob, ...], tuple[str, ...]]:
-    """The jobs, those without a walltime with this one (if not None); a line where that is new."""
-    if walltime_s is None or all(job.walltime_s is not None for job in jobs):
-        return tuple(jobs), ()
-    told = f"without -t a job may run for {format_duration(walltime_s)} here (default_walltime)"
-    limited = (
-        msgspec.structs.replace(job, walltime_s=walltime_s) if job.walltime_s is None else job
-        for job in jobs
-    )
-    return tuple(limited), (told,)
-
-
-def find_unlimited(jobs: Sequence[SubmittedJob], controls: Mapping[str, bool]) -> tuple[str, ...]:
-    """One line where a job asks for a memory limit that this machine does not keep."""
-    if controls.get(_MEMORY, True) or all(job.memory_bytes is None for job in jobs):
-        return ()
-    return (_NO_MEMORY_LIMIT,)
-
-
-def heed_hints(submission: Submission) -> tuple[tuple[SubmittedJob, ...], tuple[str, ...]]:
-    """The jobs, without what is said of their I/O where it makes no sense; and what does not.
-
-    Returns:
-        One line for each kind of nonsense, with the first job that has it.
+    A job without a walltime gets this one, if not None. What is said of a job's I/O and makes no
+    sense is dropped, and told in one line for each kind of nonsense, with the first job that has
+    it. Of a memory limit that ``controls`` does not keep only that is told.
     """
-    warnings: dict[str, str] = {}
-    jobs = []
-    for place, job in enumerate(submission.jobs, 1):
+    taken, nonsense = list[SubmittedJob](), dict[str, str]()
+    for place, job in enumerate(jobs, 1):
+        changes: dict[str, float | None] = {}
         rate, share, operations = (getattr(job, name) for name in _HINTS)
         try:
             check_hint(rate=rate, share=share, operations=operations, names=_HINTS)
         except SenselessHint as error:
-            which = "" if len(submission.jobs) == 1 else f"job {place}: "
-            warnings.setdefault(str(error), f"{which}{error}; {DROPPED}")
-            job = msgspec.structs.replace(job, **dict.fromkeys(_HINTS))  # noqa: PLW2901
-        jobs.append(job)
-    return tuple(jobs), tuple(warnings.values())[:_MOST_WARNINGS]
+            which = "" if len(jobs) == 1 else f"job {place}: "
+            nonsense.setdefault(str(error), f"{which}{error}; {DROPPED}")
+            changes |= dict.fromkeys(_HINTS)
+        if walltime_s is not None and job.walltime_s is None:
+            changes["walltime_s"] = walltime_s
+        taken.append(msgspec.structs.replace(job, **changes) if changes else job)
+    told = list(nonsense.values())[:_MOST_WARNINGS]
+    if walltime_s is not None and any(job.walltime_s is None for job in jobs):
+        shown = format_duration(walltime_s)
+        told.append(f"without -t a job may run for {shown} here (default_walltime)")
+    if not controls.get("memory", True) and any(job.memory_bytes is not None for job in jobs):
+        told.append(f"memory limit: {words_of(())['memory_limit']}; see 'iod doctor'")
+    return taken, told
 
 
 def _check(job: SubmittedJob, platform: Platform) -> None:
@@ -255,15 +246,13 @@ def _check_path(path: str, name: str) -> None:
 
 
 def environment_key(environment: Mapping[str, str]) -> str:
-    """The id under which this environment is stored once, however many jobs share it."""
     text = json.dumps(environment, sort_keys=True)
-    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_KEY_DIGITS]
+    return sha256(text.encode(errors="surrogatepass")).hexdigest()[:_KEY_DIGITS]
 
 
 def job_maker(
     submitted: SubmittedJob, uid: int, environment_id: str
 ) -> Callable[[JobId, float], Job]:
-    """Makes the job once its id and time are known."""
     fields = {f: getattr(submitted, f) for f in JobSpec.__struct_fields__ if hasattr(submitted, f)}
     spec = JobSpec(**fields, environment_id=environment_id)
     state = JobState.HELD if submitted.hold else JobState.PENDING
@@ -288,7 +277,6 @@ def _held(job_id: JobId) -> Reason:
 
 
 def _check_scratch(asked: ScratchRequest, tiers: Sequence[Tier], *, any_tier: bool) -> None:
-    """Refuse what could never be met, and paths that could never be opened."""
     for name in ("input_path", "output_path"):
         path = getattr(asked, name) or ""
         if "\0" in path or len(path.encode(errors="replace")) > LONGEST_PATH_BYTES:
@@ -324,7 +312,7 @@ _COPIES: Final = 2
     statuses=(201, 200),
 )
 async def submit(context: Context, request: web.Request) -> web.Response:
-    """submit jobs"""
+    """Submit jobs."""
     actor = context.access.who(request)
     await context.access.refuse_stranger(actor, "submit")
     is_trial = request.query.get("dry_run") == "1"
@@ -332,8 +320,9 @@ async def submit(context: Context, request: web.Request) -> web.Response:
     async with body_of(request) as body:
         asked = None
         if key is not None:
-            digest = await asyncio.to_thread(hashlib.sha256, body)
-            asked = RequestKey(actor.uid, key, digest.hexdigest()[:_DIGITS])
+            is_large = len(body) > LONGEST_PIECE_BYTES
+            made = await asyncio.to_thread(sha256, body) if is_large else sha256(body)
+            asked = RequestKey(actor.uid, key, made.hexdigest()[:_DIGITS])
             if ids := await context.driver.find_submitted(asked):
                 return json_answer({"ids": ids}, status=201)
         with context.driver.environments.claim(actor.uid) as claim:
@@ -342,9 +331,8 @@ async def submit(context: Context, request: web.Request) -> web.Response:
                 context, body, request.content_type, actor.uid, claim
             )
             environment = environment_key(submission.environment)
-            jobs, warnings = heed_hints(submission)
-            jobs, told = limit_all(jobs, context.default_walltime_s())
-            warnings += told + find_unlimited(jobs, context.controls())
+            walltime_s = context.force.config.default_walltime_s
+            jobs, warnings = adjust(submission.jobs, walltime_s, context.door.controls())
             makers = [job_maker(job, actor.uid, environment) for job in jobs]
             context.refuse_above_limits(actor.uid, [job.cpus for job in jobs])
         answer = {"warnings": warnings} if warnings else {}

@@ -73,7 +73,7 @@ class MetricsPage:
             await self._runner.cleanup()
 
     async def _show(self, *_: object) -> web.Response:
-        """Prometheus' text format"""
+        """Prometheus' text format."""
         return web.Response(body=self._page.get(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     @web.middleware

@@ -10,24 +10,23 @@ Both sides say one JSON object a line. The daemon says first ``devices`` (``majo
 disks, by name) and ``cpus`` (of each partition, by its number), then one for each sweep:
 
 ====== =============================================================================
-add    jobs that are read from now on: ``[job, attempt, holder, silent]``; with
-       ``holder``, a pid, it has no cgroup; ``silent``: a process of it that did not
-       answer, which is not read until it does; null: none
-remove jobs that are read no more
-read   jobs that are read whether they have run or not: what was waited for of them is
-       another total than before
+jobs   those that are read from now on, and no others: ``[job, attempt, holder, silent]``;
+       with ``holder``, a pid, it has no cgroup; ``silent``: a process of it that did not
+       answer, which is not read until it does; null: none. Missing: the same as before
+read   jobs that are read whether they have run or not: of which nothing is known yet, or
+       what was waited for of them is another total than before
 ====== =============================================================================
 
 The sampler answers with what it has found; null is what is not known:
 
 ====== =============================================================================
-jobs   of each job of which anything has changed: ``[job, process that does not answer,
-       [the fields of Moved], CPU time, user time, resident bytes, stall times of I/O
-       and memory, room of the output, bytes read from and written to the disks]``
+jobs   of each job that has run: ``[job, attempt, process that does not answer, the
+       supervisor's Use, [CPU time, user time, stall time of I/O, resident bytes, stall
+       time of memory, room of the output, bytes read from and written to the disks]]``
 disks  by name, the fields of its line in /proc/diskstats
 node   ``core.sample.NodeCounters``
-files  pairs of a job and the mounts of its open files (lines of mountinfo, as latin-1),
-       where these have changed
+files  of some jobs: job, attempt, and the mounts of its open files (lines of mountinfo,
+       as latin-1)
 ====== =============================================================================
 
 or with ``silent``, a job and its process: that one does not answer, so the sampler ends.

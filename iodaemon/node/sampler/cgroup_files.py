@@ -20,39 +20,28 @@ import re
 from typing import Final, NamedTuple
 
 from iodaemon.errors import NoData
-from iodaemon.node.sampler.proc_files import find_count, read_seldom, whole_lines
+from iodaemon.node.sampler.proc_files import find_count, parse_refaults, read_file, read_record
 
 _US_PER_S: Final = 1_000_000
-_NUMBER: Final = re.compile(rb"\d+:\d+")
-_REFAULTS: Final = (b"anon", b"file")
 _MOST_CGROUPS: Final = 64
 """Of one job: its own, and those that it made below that."""
 
 
-class CpuStat(NamedTuple):
-    """CPU time of all processes that are or were in a cgroup: all of it, and in user mode."""
+def parse_cpu_stat(text: bytes) -> tuple[float | None, float | None]:
+    """CPU time of all processes that are or were in a cgroup, s: all of it, and in user mode.
 
-    usage_s: float
-    user_s: float
-
-
-def parse_cpu_stat(text: bytes) -> CpuStat:
-    """The CPU times in a cpu.stat; that of cgroup v1 is ``NoData``."""
+    None: not said, as in that of cgroup v1.
+    """
     usage, user = find_count(text, b"usage_usec"), find_count(text, b"user_usec")
-    if usage is None or user is None:
-        raise NoData("cpu.stat: no usage_usec and user_usec")
-    return CpuStat(usage / _US_PER_S, user / _US_PER_S)
+    return usage and usage / _US_PER_S, user and user / _US_PER_S
 
 
-class IoStat(NamedTuple):
-    """What a cgroup, processes that ended included, moved on one device."""
-
-    read_bytes: int = 0
-    written_bytes: int = 0
+_MOVED: Final = re.compile(rb"(\d+:\d+) rbytes=(\d+) wbytes=(\d+) ")
 
 
-def parse_io_stat(text: bytes) -> dict[str, IoStat]:
-    """What an io.stat says, by ``major:minor``; an empty one is of a cgroup without any I/O.
+def parse_io_stat(text: bytes) -> dict[str, tuple[int, int]]:
+    """Bytes that a cgroup, processes that ended included, read from and wrote to each device, by
+    ``major:minor``; none that it did not use.
 
     Counted when the device is given the request: pages that are written back are charged to the
     cgroup that made them dirty (ext2, ext4, btrfs, f2fs, xfs). Each layer counts for itself (a
@@ -60,23 +49,10 @@ def parse_io_stat(text: bytes) -> dict[str, IoStat]:
     filesystems have no device.
 
     Some kernels name a device of which there is nothing to say without ending its line, so that
-    the next one follows in the same (Linux 5.10); it then has zeros.
+    the next one follows in the same (Linux 5.10).
     """
-    devices: dict[str, dict[bytes, int]] = {}
-    for line in whole_lines(text):
-        values: dict[bytes, int] | None = None
-        for word in line.split():
-            name, equals, digits = word.partition(b"=")
-            if not equals and _NUMBER.fullmatch(word):
-                values = devices.setdefault(word.decode(), {})
-            elif values is not None and digits.isdigit():
-                values[name] = int(digits)
-    if not devices and text.strip():
-        raise NoData("io.stat: no device")
-    return {
-        number: IoStat(values.get(b"rbytes", 0), values.get(b"wbytes", 0))
-        for number, values in devices.items()
-    }
+    found = _MOVED.findall(text)
+    return {number.decode(): (int(read), int(written)) for number, read, written in found}
 
 
 class MemoryStat(NamedTuple):
@@ -85,9 +61,7 @@ class MemoryStat(NamedTuple):
     Attributes:
         cache_bytes: page cache on the lists that are reclaimed (inactive_file + active_file):
             without tmpfs and shared memory, which ``file`` and ``cache`` of the same file include.
-        refaulted_pages: read again although they had been in memory shortly before, page cache and
-            anonymous memory (workingset_refault_file + workingset_refault_anon, Linux 5.9); a
-            counter. None: the kernel does not count them here.
+        refaulted_pages: ``parse_refaults``. None: the kernel does not count them here.
     """
 
     cache_bytes: int
@@ -103,9 +77,10 @@ def parse_memory_stat(text: bytes) -> MemoryStat:
     )
     if inactive is None or active is None:
         raise NoData("memory.stat: no inactive_file and active_file")
-    anon, file = (find_count(text, prefix + b"workingset_refault_" + name) for name in _REFAULTS)
-    refaulted = None if anon is None or file is None else anon + file
-    return MemoryStat(inactive + active, refaulted)
+    try:
+        return MemoryStat(inactive + active, parse_refaults(text, prefix))
+    except NoData:
+        return MemoryStat(inactive + active)
 
 
 def read_members(cgroup: str) -> list[int]:
@@ -121,8 +96,8 @@ def read_members(cgroup: str) -> list[int]:
             break
         directory = directories.pop(0)
         try:
-            pids += parse_procs(read_seldom(f"{directory}/cgroup.procs"))
-            if b"nr_descendants 0\n" in read_seldom(f"{directory}/cgroup.stat"):
+            pids += parse_procs(read_file(f"{directory}/cgroup.procs"))
+            if b"nr_descendants 0\n" in read_record(f"{directory}/cgroup.stat"):
                 continue
             with os.scandir(directory) as entries:
                 directories += [entry.path for entry in entries if entry.is_dir()]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import operator
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -23,10 +23,9 @@ from iodaemon.core.job import IoTotals, JobId
 from iodaemon.core.platform import Device, DeviceId, Partition
 from iodaemon.core.sample import JobCounters, NodeCounters, Sample
 from iodaemon.node.devices import disk_counters, find_mount_devices, find_number
-from iodaemon.node.sampler.job_io import Moved
 from iodaemon.node.sampler.proc_files import parse_mount
 from iodaemon.supervisor.identity import peer_of
-from iodaemon.supervisor.ledger import Key
+from iodaemon.supervisor.ledger import Key, Use
 
 log = logging.getLogger(__name__)
 
@@ -38,28 +37,28 @@ _ANSWER_WITHIN_S: Final = 10.0
 """There is another one then: it is stopped, or hangs where it does not notice (``Watch``)."""
 _MOST_TRIES: Final = 8
 """Samplers that may end in one sample."""
-_MOST_APART: Final = 6
-"""A job that ended a sampler so often, one after the other, is left out for 2^6 samples."""
+_APART: Final = 64
+"""Samples for which a job is left out that ended two samplers, one after the other."""
 _MOUNTS_KEPT: Final = 256
 _LARGEST: Final = 1 << 26
 """Bytes of an answer, at most: of 100,000 jobs with as many devices each as are common."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
+_GAUGES: Final = (
+    *("cpu_s", "user_s", "io_stall_s", "resident_bytes", "memory_stall_s", "output_bytes"),
+    *("device_read_bytes", "device_written_bytes"),
+)
+"""In a row, fields of ``JobCounters``."""
+_GAUGE_FIELDS: Final = msgspec.Meta(min_length=len(_GAUGES), max_length=len(_GAUGES))
 _DISK_FIELDS: Final = msgspec.Meta(min_length=17, max_length=17)
 
 
 class _Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
     job: _Count
+    attempt: _Count
     silent_pid: _Count | None
-    moved: tuple[_Count, _Count, _Count, _Count, _Count] | None
-    cpu_s: float | None
-    user_s: float | None
-    resident_bytes: _Count | None
-    io_stall_s: float | None
-    memory_stall_s: float | None
-    output_bytes: _Count | None
-    device_read_bytes: _Count | None
-    device_written_bytes: _Count | None
+    moved: tuple[_Count, _Count, _Count, _Count, _Count, _Count] | None
+    gauges: Annotated[tuple[int | float | None, ...], _GAUGE_FIELDS]
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -69,7 +68,7 @@ class _Answer(msgspec.Struct, frozen=True):
     jobs: tuple[_Row, ...] = ()
     disks: dict[DeviceId, Annotated[tuple[_Count, ...], _DISK_FIELDS]] = {}
     node: NodeCounters = NodeCounters()
-    files: tuple[tuple[_Count, list[str] | None], ...] = ()
+    files: tuple[tuple[_Count, _Count, list[str] | None], ...] = ()
 
 
 class Track:
@@ -80,60 +79,47 @@ class Track:
         reaped: what its processes moved that were waited for; None: the supervisor has not said.
         row: the last one; None: there was none.
         highest: totals of what it moved; no counter of them falls.
-        devices: on which its open files lie; None: not known.
+        looks: disks that its open files were on at the last two looks; None: not known.
+        devices: at any of the two, for programs close and reopen files; None: not known.
         silent: the process that a sampler could not read; None: there is none.
-        deaths: samplers that it ended since it was read last.
-        apart_until: which sample is the next that it is in.
+        apart_until: which sample is the next that it is in; 0: it is in all.
     """
 
-    def __init__(self, key: Key, holder: int | None, reaped: Moved | None) -> None:
+    def __init__(self, key: Key, holder: int | None, reaped: Use | None) -> None:
         self.key = key
         self.holder = holder
         self.reaped = reaped
         self.row: _Row | None = None
-        self.highest = Moved()
+        self.highest = Use()
+        self.looks: tuple[frozenset[DeviceId] | None, ...] = ()
         self.devices: tuple[DeviceId, ...] | None = None
         self.silent: int | None = None
-        self.deaths = self.apart_until = 0
-
-    def take(self, row: _Row) -> None:
-        self.row, self.silent = row, row.silent_pid
-        if row.silent_pid is None:
-            self.deaths = 0
+        self.apart_until = 0
 
     def counters(self) -> JobCounters:
         """Its counters, as far as they are known."""
         row = self.row
         if row is None:
             return JobCounters(silent_pid=self.silent, devices=self.devices)
-        known: dict[str, int] = {}
+        known: dict[str, Any] = dict(zip(_GAUGES, row.gauges, strict=True))
         if self.reaped is not None and row.moved is not None:
-            moved = map(max, self.highest, map(operator.add, self.reaped, row.moved))
-            highest = self.highest = Moved(*moved)
-            known = {
+            total = map(int.__add__, self.reaped, row.moved)
+            highest = self.highest = Use(*map(max, self.highest, total))
+            known |= {
                 "read_bytes": highest.read_bytes,
                 "written_bytes": max(0, highest.written_bytes - highest.cancelled_bytes),
-                "operations": highest.operations,
+                "operations": highest.calls,
                 "logical_bytes": highest.logical_bytes,
             }
-        return JobCounters(
-            **known,
-            device_read_bytes=row.device_read_bytes,
-            device_written_bytes=row.device_written_bytes,
-            cpu_s=row.cpu_s,
-            user_s=row.user_s,
-            resident_bytes=row.resident_bytes,
-            io_stall_s=row.io_stall_s,
-            memory_stall_s=row.memory_stall_s,
-            devices=self.devices,
-            output_bytes=row.output_bytes,
-            silent_pid=row.silent_pid,
-        )
+        return JobCounters(**known, devices=self.devices, silent_pid=row.silent_pid)
+
+    def take_look(self, found: frozenset[DeviceId] | None) -> None:
+        self.looks = found, *self.looks[:1]
+        known = [look for look in self.looks if look is not None]
+        self.devices = tuple(sorted(frozenset().union(*known))) if known else None
 
 
 class _Line(NamedTuple):
-    """The line to one sampler."""
-
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     pid: int
@@ -166,9 +152,8 @@ class SamplerClient:
         self._tracks: dict[JobId, Track] = {}
         self._counters: dict[JobId, JobCounters] = {}
         self._unknown: set[JobId] = set()
-        self._added: set[JobId] = set()
-        self._removed: set[JobId] = set()
-        self._used: dict[JobId, Moved] = {}
+        self._used: dict[JobId, Use] = {}
+        self._is_told = False
         self._samples = 0
         self._listener: socket.socket | None = None
         self._asked_s = 0.0
@@ -183,37 +168,25 @@ class SamplerClient:
         """
         job_id = JobId(key.job)
         self.remove(job_id)
-        self._tracks[job_id] = Track(key, holder, None if is_adopted else Moved())
+        self._tracks[job_id] = Track(key, holder, None if is_adopted else Use())
         self._counters[job_id] = JobCounters()
         self._unknown.add(job_id)
-        self._added.add(job_id)
 
     def remove(self, job_id: JobId) -> None:
         """Read it no more."""
-        if self._tracks.pop(job_id, None) is None:
-            return
-        del self._counters[job_id]
-        self._unknown.discard(job_id)
+        self._is_told = False
+        self._tracks.pop(job_id, None)
+        self._counters.pop(job_id, None)
         self._used.pop(job_id, None)
-        if job_id in self._added:
-            self._added.discard(job_id)
-        else:
-            self._removed.add(job_id)
+        self._unknown.discard(job_id)
 
     def take_use(self, key: Key, use: Mapping[str, int]) -> None:
         """Take in what was waited for of an attempt; it counts from the next sweep on.
 
         Who ends during a sweep is missing in it once, never doubled.
         """
-        track = self._tracks.get(JobId(key.job))
-        if track is not None and track.key == key:
-            self._used[JobId(key.job)] = Moved(
-                use["read_bytes"],
-                use["written_bytes"],
-                use.get("cancelled_bytes", 0),
-                use["calls"],
-                use.get("logical_bytes", 0),
-            )
+        if self._find(*key) is not None:
+            self._used[JobId(key.job)] = Use(**use)
 
     def known_totals(self, job_id: JobId) -> IoTotals:
         """The job's I/O as last read."""
@@ -230,7 +203,7 @@ class SamplerClient:
         used, self._used = self._used, {}
         for job_id, use in used.items():
             self._tracks[job_id].reaped = use
-        answer = await self._sweep(sorted(used))
+        answer = await self._sweep(sorted({*used, *self._unknown}))
         if answer is None:
             return Sample(at_s=at_s, jobs={job_id: JobCounters() for job_id in self._tracks})
         self._take_jobs(answer, used)
@@ -260,17 +233,20 @@ class SamplerClient:
     def _take_jobs(self, answer: _Answer, used: Iterable[JobId]) -> None:
         touched = {*used, *self._unknown}
         for row in answer.jobs:
-            if (track := self._find(row.job, touched)) is not None:
-                track.take(row)
-        for job, lines in answer.files:
-            if (track := self._find(job, touched)) is not None:
-                found = None if lines is None else {d for w in lines for d in self._find_devices(w)}
-                track.devices = None if found is None else tuple(sorted(found))
+            if (track := self._find(row.job, row.attempt)) is not None:
+                track.row, track.silent = row, row.silent_pid
+                touched.add(JobId(row.job))
+        for job, attempt, lines in answer.files:
+            if (track := self._find(job, attempt)) is not None:
+                found = None if lines is None else chain(*map(self._find_devices, lines))
+                track.take_look(None if found is None else frozenset(found))
+                touched.add(JobId(job))
         for job_id in touched & self._tracks.keys():
-            self._set(job_id, self._tracks[job_id].counters())
+            self._set(job_id)
 
-    def _set(self, job_id: JobId, counters: JobCounters) -> None:
+    def _set(self, job_id: JobId) -> None:
         """The same object as before says that the job has not run; of one unknown nobody knows."""
+        counters = self._tracks[job_id].counters()
         if counters.read_bytes is None:
             self._unknown.add(job_id)
         elif counters == self._counters[job_id]:
@@ -279,24 +255,18 @@ class SamplerClient:
             self._unknown.discard(job_id)
         self._counters[job_id] = counters
 
-    def _find(self, job: int, touched: set[JobId]) -> Track | None:
-        """The job that a row is of; None: it is gone, or another attempt, since the sweep began."""
-        job_id = JobId(job)
-        if job_id in self._added or job_id not in self._tracks:
-            return None
-        touched.add(job_id)
-        return self._tracks[job_id]
+    def _find(self, job: int, attempt: int) -> Track | None:
+        """None: the job is gone since the sweep began, or has another attempt."""
+        track = self._tracks.get(JobId(job))
+        return track if track is not None and track.key.attempt == attempt else None
 
     def _set_aside(self, job: int, pid: int) -> None:
         """Remember which process a sampler could not read."""
-        track = self._tracks.get(JobId(job))
-        if track is None:
-            return
-        track.silent, track.row = pid, None
-        track.deaths += 1
-        if track.deaths > 1:
-            track.apart_until = self._samples + (1 << min(track.deaths, _MOST_APART))
-        self._set(JobId(job), track.counters())
+        if (track := self._tracks.get(JobId(job))) is not None:
+            if track.silent is not None:
+                track.apart_until = self._samples + _APART
+            track.silent, track.row = pid, None
+            self._set(JobId(job))
 
     # -- the line ----------------------------------------------------------------------------------
 
@@ -336,18 +306,12 @@ class SamplerClient:
         for job_id in self._unknown:  # those that were left out for long enough
             track = self._tracks[job_id]
             if track.apart_until and self._samples >= track.apart_until:
-                track.apart_until = 0
-                self._added.add(job_id)
-        added = [self._tracks[job_id] for job_id in sorted(self._added)]
-        request: dict[str, Any] = {}
-        if self._removed:
-            request["remove"] = sorted(self._removed)
-        if added:
-            request["add"] = [[*each.key, each.holder, each.silent] for each in added]
-        if wanted:
-            request["read"] = wanted
-        self._added.clear()
-        self._removed.clear()
+                track.apart_until, self._is_told = 0, False
+        request: dict[str, Any] = {"read": wanted}
+        if not self._is_told:
+            tracks = [track for track in self._tracks.values() if not track.apart_until]
+            request["jobs"] = [[*each.key, each.holder, each.silent] for each in tracks]
+        self._is_told = True
         return json.dumps(request).encode() + b"\n"
 
     async def _connect(self) -> bool:
@@ -360,8 +324,7 @@ class SamplerClient:
             return False
         reader, writer = await asyncio.open_unix_connection(sock=line, limit=_LARGEST)
         self._line = _Line(reader, writer, peer_of(line)[0])
-        self._added = {i for i, track in self._tracks.items() if not track.apart_until}
-        self._removed.clear()
+        self._is_told = False
         writer.write(json.dumps(self._opening).encode() + b"\n")
         return True
 

@@ -13,26 +13,23 @@ process.
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from iodaemon.errors import NoData
-from iodaemon.node.sampler.proc_files import (
-    KeptFile,
-    ProcIo,
-    is_blocked,
-    is_executing,
-    parse_proc_io,
-)
+from iodaemon.node.sampler.proc_files import KeptFile, is_blocked, is_executing
+from iodaemon.supervisor.ledger import Use
+from iodaemon.supervisor.reap import parse_io
 
 DEADLINE_S: Final = 0.1
 """For one process. The kernel answers from its memory, in microseconds; that a busy machine does
 not let the reader run is told from a wait in the kernel by the thread's state."""
+_SHARE: Final = 3
+"""Of the descriptors that this process may have one in so many: each job has another one."""
 
 
 class SilentError(Exception):
@@ -48,7 +45,7 @@ class SilentError(Exception):
 
 
 class Position:
-    """Where the reader is.
+    """Where the reader is, and what it may keep open.
 
     Attributes:
         steps: grows with each process.
@@ -56,13 +53,14 @@ class Position:
         pid: the process; 0: none.
         is_careful: a process is known that does not answer: before each file that such a process
             blocks, the process itself is looked at.
+        spare: descriptors of processes that may be kept between readings, of all jobs together,
+            however many they fork.
     """
-
-    __slots__ = ("is_careful", "job", "pid", "steps")
 
     def __init__(self) -> None:
         self.steps = self.job = self.pid = 0
         self.is_careful = False
+        self.spare = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE
 
     def enter(self, pid: int) -> None:
         """Note that a file of this process is read next.
@@ -109,143 +107,73 @@ class Watch(threading.Thread):
                 steps = position.steps
 
 
-MOST_OF_A_JOB: Final = 256
-"""Processes of one job whose file is kept open: ranks and threads of one socket's CPUs are fewer.
-Each further one is opened for each reading, 2 to 3 us more."""
-_SHARE: Final = 3
-"""Of the descriptors that this process may have one in so many: each job has another one."""
-_MOST: Final = 1 << 63
-_UNREADABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE})
-"""Not ours to read, or no descriptor left: the process is there, its I/O is unknown."""
-
-
-class Allowance:
-    """Descriptors that all jobs together may keep open between readings, however many they fork.
-
-    ``most`` is by default a share of this process's limit of open files.
-    """
-
-    def __init__(self, most: int | None = None) -> None:
-        self._left = (
-            resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE if most is None else most
-        )
-
-    def take(self) -> bool:
-        """True when one more may be kept."""
-        if self._left <= 0:
-            return False
-        self._left -= 1
-        return True
-
-    def give(self, count: int = 1) -> None:
-        """So many are closed."""
-        self._left += count
-
-
-class Moved(NamedTuple):
-    """What processes moved together, as the kernel counts it; ``operations`` are read and write
-    calls, ``logical_bytes`` what these returned and took.
-    """
-
-    read_bytes: int = 0
-    written_bytes: int = 0
-    cancelled_bytes: int = 0
-    operations: int = 0
-    logical_bytes: int = 0
-
-
-class UnknownError(Exception):
-    """There is I/O that cannot be read."""
-
-
 class JobIo:
     """Reads what one job's processes moved.
 
     Parents are read before their children, so that a child reaped in between is counted once or
     not at all, never twice; what is missed so is made up for by the next read.
 
-    Invariant: at most one descriptor a process, and none of one that was seen to be gone; at most
-    ``MOST_OF_A_JOB`` and what the allowance has. Of the processes beyond, files are opened for each
-    reading; a zombie among them counts once it is reaped.
+    Invariant: at most one descriptor a process, and none of one that was seen to be gone. Where
+    none is to spare the file is opened for each reading, which takes 2 to 3 us more; a zombie
+    among those counts once it is reaped.
     """
 
-    __slots__ = ("_allowance", "_files", "_position", "_proc")
-
-    def __init__(self, root: str, allowance: Allowance, position: Position) -> None:
+    def __init__(self, root: str, position: Position) -> None:
         self._position = position
-        self._allowance = allowance
         self._proc = f"{root.rstrip('/')}/proc"
         self._files: dict[int, KeptFile] = {}
 
-    def read(self, members: Sequence[int]) -> Moved:
-        """The sum now.
+    def read(self, members: Sequence[int]) -> Use:
+        """The sum now, without a time.
 
         Args:
             members: parents before children; may name one twice, or some that are gone.
 
         Raises:
-            UnknownError: one may not be read (another user's, a set-uid program), or it cannot be
-                so much.
+            OSError: one may not be read (another user's, a set-uid program).
             SilentError: one does not answer.
         """
-        read = written = cancelled = calls = logical = 0
         listed = dict.fromkeys(members)
         # Those no longer listed but still readable are zombies. Their children were handed on,
         # so they are leaves and come after all others.
         gone = [pid for pid in self._files if pid not in listed]
-        for pid in (*listed, *gone):
-            io = self._read_member(pid, is_listed=pid in listed)
-            if io is not None:
-                read += io.read_bytes
-                written += io.write_bytes
-                cancelled += io.cancelled_write_bytes
-                calls += io.read_calls + io.write_calls
-                logical += io.rchar_bytes + io.wchar_bytes
-        moved = (read, written, cancelled, calls, logical)
-        if min(moved) < 0 or max(moved) > _MOST:
-            raise UnknownError
-        return Moved(*moved)
+        found = [self._read_member(pid) for pid in listed]
+        found += [self._read_kept(pid) for pid in gone]
+        sums = [sum(values) for values in zip(*filter(None, found), strict=True)]
+        return Use(*sums)
 
-    def _read_member(self, pid: int, *, is_listed: bool) -> ProcIo | None:
+    def _read_member(self, pid: int) -> Use | None:
         """Its I/O; None when it is gone. A descriptor that is outlived is replaced once."""
-        file = self._files.get(pid)
+        if pid in self._files and (use := self._read_kept(pid)) is not None:
+            return use
+        file, use = KeptFile(f"{self._proc}/{pid}/io"), None
         try:
-            if file is not None:
-                io = self._find(pid, file)
-                if io is not None:
-                    return io
-                del self._files[pid]
-                self._allowance.give()
-            if not is_listed:
-                return None
-            file = KeptFile(f"{self._proc}/{pid}/io")
-            io = self._find(pid, file)
-        except OSError as error:
-            if error.errno in _UNREADABLE:
-                raise UnknownError from error
-            raise
-        if io is not None:
-            self._keep(pid, file)
-        return io
+            use = self._read(pid, file)
+        finally:
+            if use is not None and self._position.spare > 0:
+                self._position.spare -= 1
+                self._files[pid] = file
+            else:
+                file.close()
+        return use
 
-    def _find(self, pid: int, file: KeptFile) -> ProcIo | None:
+    def _read_kept(self, pid: int) -> Use | None:
+        use = self._read(pid, self._files[pid])
+        if use is None:
+            self._files.pop(pid).close()
+            self._position.spare += 1
+        return use
+
+    def _read(self, pid: int, file: KeptFile) -> Use | None:
         self._position.enter(pid)
         try:
-            return parse_proc_io(file.read_record())
-        except NoData:
-            file.close()
+            return parse_io(file.read())
+        except (NoData, ValueError):
             return None
-
-    def _keep(self, pid: int, file: KeptFile) -> None:
-        """Keep it for the next reading where that is allowed."""
-        if len(self._files) < MOST_OF_A_JOB and self._allowance.take():
-            self._files[pid] = file
-        else:
-            file.close()
 
     def close(self) -> None:
         """Give all descriptors back; nothing may be read after that."""
         for file in self._files.values():
             file.close()
-        self._allowance.give(len(self._files))
+        self._position.spare += len(self._files)
         self._files.clear()

@@ -17,7 +17,8 @@ seen: the list of mappings is long, and most of it is the program itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -25,10 +26,10 @@ from typing import Final
 from iodaemon.errors import NoData
 from iodaemon.node.sampler.job_io import Position, SilentError
 from iodaemon.node.sampler.proc_files import (
-    KeptFile,
     find_mount,
+    known,
     parse_mount,
-    read_seldom,
+    read_file,
     whole_lines,
 )
 
@@ -40,21 +41,18 @@ MOST_JOBS: Final = 8
 """Looked at in one sweep, about, in turn; 65 us each, measured."""
 PERIOD: Final = 4
 """Sweeps from one look at a job to the next, at least."""
-LOOKS: Final = 2
-"""What was open at any of the last so many looks counts: programs close and reopen."""
 _MOST_TABLES: Final = 8
 """Mount tables that are kept, one for each namespace seen lately."""
 MOST_TABLE_BYTES: Final = 1 << 20
 """Of a namespace's mounts, some 8,000; a job may make 100,000 of them in its own, which take 1.9 s.
 Where a job with more has files open is not known."""
 _LAST_STANDARD: Final = 2
+_FDINFO: Final = re.compile(rb"^flags:\s*(\d+)$.*?^mnt_id:\s*(\d+)$", re.MULTILINE | re.DOTALL)
 _NO_PLACE: Final = frozenset(
     {"tmpfs", "ramfs", "devtmpfs", "hugetlbfs", "devpts", "mqueue", "proc", "sysfs", "cgroup"}
     | {"cgroup2", "debugfs", "tracefs", "bpf", "securityfs", "configfs"}
 )
 """Filesystems whose files are no data."""
-
-Lines = frozenset[bytes]
 
 
 class OpenFiles:
@@ -70,25 +68,14 @@ class OpenFiles:
     def __init__(self, root: Path, position: Position) -> None:
         self._root = root
         self._position = position
-        self._seen: dict[int, tuple[Lines | None, ...]] = {}
         self._parse = lru_cache(_MOST_TABLES)(_Table)
         self._tables: dict[str, _Table] = {}
-
-    def remove(self, job: int) -> None:
-        """Look at it no more."""
-        self._seen.pop(job, None)
 
     def begin(self) -> None:
         """A sweep begins: mounts may be others than in the last one."""
         self._tables.clear()
 
-    def look(self, job: int, members: Sequence[int]) -> list[tuple[int, Lines | None]]:
-        """The job and its mounts, where these are others than before; None: not known."""
-        before = self._seen.get(job)
-        seen = self._seen[job] = (self._look(members), *(before or ()))[:LOOKS]
-        return [(job, _join(seen))] if before is None or _join(before) != _join(seen) else []
-
-    def _look(self, members: Sequence[int]) -> Lines | None:
+    def look(self, members: Sequence[int]) -> list[str] | None:
         """The mounts of one job now; None: it is gone, or may not be looked at."""
         left = MOST_DESCRIPTORS
         data: set[bytes] = set()
@@ -101,21 +88,21 @@ class OpenFiles:
                 mounts = _open_mounts(self._root, pid, left)
                 found = {number: table.find(mount_id) for number, mount_id in mounts.items()}
                 if not (data or words or any(found.values())):
-                    places |= _only(table.find_at(self._read_link(pid, "cwd")))
+                    places |= table.find_at(self._read_link(pid, "cwd"))
             except (NoData, OSError, SilentError):  # it is gone, or another user's
                 continue
             is_known = True
             left -= len(mounts)
             for number, line in found.items():
                 into = words if number <= _LAST_STANDARD else data
-                into |= _only(line)
-        return frozenset(data or words or places) if is_known else None
+                into |= line
+        return [line.decode("latin-1") for line in data or words or places] if is_known else None
 
     def _table(self, pid: int) -> _Table:
         """The mounts that this process sees; read once a sweep for all of its namespace."""
         namespace = self._read_link(pid, "ns/mnt")
         if namespace not in self._tables:
-            text = KeptFile(f"{self._root}/proc/{pid}/mountinfo").read(MOST_TABLE_BYTES)
+            text = read_file(f"{self._root}/proc/{pid}/mountinfo", MOST_TABLE_BYTES)
             self._tables[namespace] = self._parse(text)
         return self._tables[namespace]
 
@@ -132,39 +119,22 @@ class _Table:
         parsed = ((parse_mount(line), line) for line in whole_lines(text))
         self._mounts = {mount.mount_id: (mount, line) for mount, line in parsed if mount}
 
-    def find(self, mount_id: int) -> bytes | None:
-        """The mount's line; None where no data lies: a pipe, a socket, memory, /proc."""
+    def find(self, mount_id: int) -> set[bytes]:
+        """The mount's line; none where no data lies: a pipe, a socket, memory, /proc."""
         mount, line = self._mounts.get(mount_id, (None, b""))
-        return None if mount is None or mount.filesystem in _NO_PLACE else line
+        return set() if mount is None or mount.filesystem in _NO_PLACE else {line}
 
-    def find_at(self, path: str) -> bytes | None:
+    def find_at(self, path: str) -> set[bytes]:
         """The same for the mount that a path without links is on."""
         mount = find_mount([mount for mount, _ in self._mounts.values()], path)
-        return None if mount is None else self.find(mount.mount_id)
-
-
-def _only(line: bytes | None) -> set[bytes]:
-    return set() if line is None else {line}
-
-
-def _join(looks: Iterable[Lines | None]) -> Lines | None:
-    known = [look for look in looks if look is not None]
-    return frozenset().union(*known) if known else None
+        return set() if mount is None else self.find(mount.mount_id)
 
 
 def _open_mounts(root: Path, pid: int, most: int) -> dict[int, int]:
     """The mount of every descriptor that is not a directory's, the first so many of them."""
-    numbers = sorted(int(name) for name in os.listdir(f"{root}/proc/{pid}/fdinfo"))
-    found = ((number, _find_mount_id(root, pid, number)) for number in numbers[:most])
-    return {number: mount_id for number, mount_id in found if mount_id is not None}
-
-
-def _find_mount_id(root: Path, pid: int, number: int) -> int | None:
-    """The mount of a descriptor; None for a directory's, and for one closed meanwhile."""
-    try:
-        lines = read_seldom(f"{root}/proc/{pid}/fdinfo/{number}").splitlines()
-    except NoData:
-        return None
-    fields = {words[0]: words[1] for line in lines if len(words := line.split()) == 2}
-    is_directory = int(fields.get(b"flags:", b"0"), 8) & os.O_DIRECTORY
-    return None if is_directory or b"mnt_id:" not in fields else int(fields[b"mnt_id:"])
+    found = {}
+    for number in sorted(map(int, os.listdir(f"{root}/proc/{pid}/fdinfo")))[:most]:
+        said = known(f"{root}/proc/{pid}/fdinfo/{number}", _FDINFO.search)
+        if said is not None and not int(said[1], 8) & os.O_DIRECTORY:
+            found[number] = int(said[2])
+    return found

@@ -18,10 +18,10 @@ import signal
 import socket
 import sys
 import threading
-import time
-from collections.abc import Container
+from collections.abc import Callable, Container
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from iodaemon.errors import NoData
 from iodaemon.fault import reach
@@ -31,54 +31,43 @@ from iodaemon.node.sampler.cgroup_files import (
     parse_procs,
     read_members,
 )
-from iodaemon.node.sampler.job_io import (
-    Allowance,
-    JobIo,
-    Moved,
-    Position,
-    SilentError,
-    UnknownError,
-    Watch,
-)
+from iodaemon.node.sampler.job_io import JobIo, Position, SilentError, Watch
 from iodaemon.node.sampler.node_counters import NodeCountersReader
-from iodaemon.node.sampler.open_files import MOST_JOBS, PERIOD, Lines, OpenFiles
+from iodaemon.node.sampler.open_files import MOST_JOBS, PERIOD, OpenFiles
 from iodaemon.node.sampler.proc_files import (
-    WHOLE_BYTES,
     KeptFile,
-    descendants_of,
+    Reader,
     is_executing,
+    known,
     parse_diskstats,
     parse_pressure,
-    read_seldom,
+    read_file,
+    read_record,
     sum_resident_bytes,
 )
 from iodaemon.supervisor import syscalls
 from iodaemon.supervisor.identity import peer_of
+from iodaemon.supervisor.ledger import Use
+from iodaemon.supervisor.process_tree import children_of, tree_of
+
+_T = TypeVar("_T")
 
 _BLOCK_BYTES: Final = 512
 """Of st_blocks, whatever the filesystem's own are (inode(7))."""
 _FIRST_READINGS: Final = 4
 _SELDOM: Final = 4
 """Readings of a job, after the first ones, from one of its memory, stall times, bytes on devices,
-output and cgroups below its own to the next."""
-_WRITTEN_BACK: Final = 64
-"""Sweeps after a job has run in which what it made dirty may still be written back."""
+output and cgroups below its own to the next; sweeps, while it is at rest, from one of its bytes on
+devices to the next."""
 _MOST_REPEATS: Final = 512
 """Sweeps after which all of a job at rest is read again."""
-_LONG: Final = 64
-_MOST_LOOKS: Final = 2500
-"""In one sweep, about: where there are more jobs, those at rest for ``_LONG`` sweeps and more are
-looked at in turn."""
 _RECORD_BYTES: Final = 64
 """Of cpu.stat: usage_usec and user_usec are its first lines."""
 _NO_GROUP: Final = 65534
-_WHOLE: Final = b"nr_descendants 0\n"
-_BYTES: Final = 3
-"""Fields of ``Moved`` that are of disks."""
+_WHOLE_BYTES: Final = 4000
+"""A list of processes that is shorter is whole: one read gives a page, less a part of a line."""
+_NONE_BELOW: Final = b"nr_descendants 0\n"
 _JSON: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
-
-Row = tuple[int | float | Moved | None, ...]
-"""Of ``jobs`` (the package's ``__init__``)."""
 
 
 class Settings(NamedTuple):
@@ -101,78 +90,57 @@ class Settings(NamedTuple):
     outputs: str | None = None
     root: str = "/"
 
-    def dump(self) -> str:
-        return json.dumps(self._asdict())
-
-
-class Shared(NamedTuple):
-    """What the readers of all jobs have in common; ``disks``: numbers of leaf disks."""
-
-    settings: Settings
-    allowance: Allowance
-    position: Position
-    disks: Container[str]
-
 
 class Job:
-    """One job's sources, and what was told of it last.
+    """One job's sources, and what is known of it.
 
     Attributes:
         silent: a process of it that does not answer; None: all do.
-        cgroup: its own; None: it has none.
         members: its processes at the last reading, parents before children.
         record: the beginning of its ``cpu.stat`` when it was read last; empty: it is to be read.
-        ran: the sweep in which it was read last.
     """
 
-    __slots__ = (
-        *("number", "silent", "cgroup", "record", "ran", "_cpu", "_procs", "_io", "_allowance"),
-        *("_root", "_holder", "members", "_missing", "_row", "_counts", "_times", "_seldom"),
-        *("_readings", "_has_below", "_on_disks", "_disks", "_outputs"),
-    )
-
     def __init__(
-        self, number: int, attempt: int, holder: int | None, silent: int | None, shared: Shared
+        self,
+        number: int,
+        attempt: int,
+        holder: int | None,
+        silent: int | None,
+        *,
+        settings: Settings,
+        position: Position,
+        disks: Container[str],
     ) -> None:
-        settings, name = shared.settings, f"{number}.{attempt}"
-        self.number = number
-        self.silent = silent
-        self.cgroup = None if holder is not None else settings.jobs and f"{settings.jobs}/{name}"
+        self.number, self.attempt, self.holder, self.silent = number, attempt, holder, silent
         self.record = b""
-        self.ran = 0
-        self._cpu = KeptFile(f"{self.cgroup}/cpu.stat")
-        self._allowance = shared.allowance
-        self._procs: KeptFile | None = None
-        self._io = JobIo(settings.root, shared.allowance, shared.position)
-        self._root = settings.root.rstrip("/")
-        self._holder = holder
         self.members: list[int] = []
-        self._missing: tuple[str, ...] = ()
-        self._row: Row = ()
-        self._counts: Moved | None = None
-        self._times: tuple[float | None, float | None] = (None, None)
-        self._seldom: tuple[int | None, float | None, float | None, int | None] = (None,) * 4
-        own = settings.outputs and f"{settings.outputs}/{name}"
-        self._outputs = [own, f"{own}.report"] if own else []
+        self._settings = settings
+        self._root = settings.root.rstrip("/")
+        has_own = holder is None and settings.jobs is not None
+        self._cgroup = f"{settings.jobs}/{number}.{attempt}" if has_own else None
+        self._cpu = KeptFile(f"{self._cgroup}/cpu.stat")
+        self._procs = KeptFile(f"{self._cgroup}/cgroup.procs")
+        self._io = JobIo(settings.root, position)
+        self._disks = disks
         self._readings = 0
-        self._has_below = False
-        self._disks = shared.disks
+        self._has_below, self._has_io_stat = False, True
+        self._moved: Use | None = None
+        self._times: tuple[float | None, float | None] = (None, None)
+        self._io_stall_s: float | None = None
+        self._seldom: tuple[int | None, float | None, int | None] = (None, None, None)
         self._on_disks: tuple[int | None, int | None] = (None, None)
 
     def look(self) -> bytes:
         """The beginning of its ``cpu.stat``; empty: it has none, or is gone."""
         try:
-            return self._cpu.read_record(_RECORD_BYTES) if self.cgroup is not None else b""
+            return self._cpu.read(_RECORD_BYTES) if self._cgroup is not None else b""
         except (NoData, OSError):
             return b""
 
-    def tell(self) -> list[Row]:
-        """The row of its counters; none where it is as it was told last."""
-        row = (self.number, self.silent, self._counts, *self._times, *self._seldom, *self._on_disks)
-        if row == self._row:
-            return []
-        self._row = row
-        return [row]
+    def row(self) -> list[Any]:
+        """Of ``jobs`` (the package's ``__init__``)."""
+        gauges = (*self._times, self._io_stall_s, *self._seldom, *self._on_disks)
+        return [self.number, self.attempt, self.silent, self._moved, gauges]
 
     def read(self, sweep: int, record: bytes) -> None:
         """Read its counters.
@@ -183,20 +151,20 @@ class Job:
         """
         if self.silent is not None and not is_executing(self.silent):
             self.silent = None
-        before, self.ran = self._counts, sweep
         is_full = self._readings < _FIRST_READINGS or not (sweep + self.number) % _SELDOM
         self._readings += 1
-        counts = self._counts = self._count(is_full=is_full)
-        self.record = b"" if counts is None else record
-        self._times = _times(record)
-        if is_full or counts is None:
-            self._look_at_all()
+        before, moved = self._moved, self._count(is_full=is_full)
+        self._moved, self.record = moved, b"" if moved is None else record
+        self._times = parse_cpu_stat(record)
+        is_full = is_full or moved is None
+        if is_full or _disk_bytes(moved) != _disk_bytes(before):  # who waits for I/O asked for it
+            self._io_stall_s = self._stall_s("io")
+        if is_full:
+            resident = sum_resident_bytes(self._root, self.members)
+            self._seldom = (resident, self._stall_s("memory"), self._measure_output())
             self.look_at_disks()
-        elif before is None or counts[:_BYTES] != before[:_BYTES]:  # who waits for I/O asked for it
-            resident, _, memory_s, output = self._seldom
-            self._seldom = (resident, self._stall_s("io"), memory_s, output)
 
-    def _count(self, *, is_full: bool) -> Moved | None:
+    def _count(self, *, is_full: bool) -> Use | None:
         if self.silent is not None:
             return None
         try:
@@ -204,96 +172,71 @@ class Job:
             return self._io.read(self.members)
         except SilentError as error:
             self.silent = error.pid
-        except (UnknownError, OSError):
+        except OSError:
             pass
         return None
 
     def _list(self, *, is_full: bool) -> list[int]:
         """Its processes, parents before children."""
-        if self.cgroup is None:
-            return [] if self._holder is None else list(descendants_of(self._holder, self._root))
+        if self._cgroup is None:
+            return [] if self.holder is None else tree_of(children_of(self.holder))
         try:
             if is_full:
-                self._has_below = _WHOLE not in read_seldom(f"{self.cgroup}/cgroup.stat")
+                self._has_below = _NONE_BELOW not in read_record(f"{self._cgroup}/cgroup.stat")
             if self._has_below:
-                return read_members(self.cgroup)
-            path = f"{self.cgroup}/cgroup.procs"
-            if self._procs is None and self._allowance.take():
-                self._procs = KeptFile(path)
-            text = read_seldom(path) if self._procs is None else self._procs.read_record()
-            return parse_procs(text if len(text) < WHOLE_BYTES else read_seldom(path))
+                return read_members(self._cgroup)
+            text = self._procs.read()
+            return parse_procs(text if len(text) < _WHOLE_BYTES else read_file(self._procs.path))
         except NoData:
             return []
 
-    # -- what is read seldom -----------------------------------------------------------------------
-
-    def _look_at_all(self) -> None:
-        resident = None
-        with contextlib.suppress(OSError):
-            resident = sum_resident_bytes(self._root, self.members)
-        self._seldom = (
-            resident,
-            self._stall_s("io"),
-            self._stall_s("memory"),
-            self._measure_output(),
-        )
-
     def _stall_s(self, resource: str) -> float | None:
-        try:
-            return parse_pressure(self._read_seldom(f"{resource}.pressure"))
-        except (NoData, OSError):
-            return None
+        return self._of_cgroup(f"{resource}.pressure", parse_pressure)
 
-    def look_at_disks(self) -> None:
-        """What it moved there: on what lies upon leaf disks it would count twice.
+    def look_at_disks(self) -> bool:
+        """Read what it moved there: on what lies upon leaf disks it would count twice.
 
         What it made dirty is written back without it, also while it stands still.
+
+        Returns:
+            Whether that has changed.
         """
-        with contextlib.suppress(NoData, OSError):
-            found = parse_io_stat(self._read_seldom("io.stat"))
+        if not self._has_io_stat:
+            return False
+        before, self._on_disks = self._on_disks, (None, None)
+        found = self._of_cgroup("io.stat", parse_io_stat, read_file)
+        if found is not None:
             moved = [stat for number, stat in found.items() if number in self._disks]
             self._on_disks = sum(each[0] for each in moved), sum(each[1] for each in moved)
+        self._has_io_stat = found is not None
+        return self._on_disks != before
 
-    def _read_seldom(self, name: str) -> bytes:
-        """A file of its cgroup; one that is missing is looked for once.
-
-        Raises:
-            NoData: there is none.
-            OSError: no descriptor is left.
-        """
-        if self.cgroup is None or name in self._missing:
-            raise NoData(name)
-        try:
-            return read_seldom(f"{self.cgroup}/{name}")
-        except NoData:
-            self._missing += (name,)
-            raise
+    def _of_cgroup(
+        self, name: str, parse: Callable[[bytes], _T], read: Reader = read_record
+    ) -> _T | None:
+        return None if self._cgroup is None else known(f"{self._cgroup}/{name}", parse, read)
 
     def _measure_output(self) -> int | None:
         """Room that its own output and its report take of their filesystem, holes not counted.
 
         The files are their user's, who may make them large without writing to them.
         """
-        taken, self._outputs, looked_at = [], [], self._outputs
-        for path in looked_at:  # one that is not made before it runs never is
-            with contextlib.suppress(OSError):
-                taken.append(os.lstat(path).st_blocks * _BLOCK_BYTES)
-                self._outputs.append(path)
+        taken = []
+        if self._settings.outputs is not None:
+            own = f"{self._settings.outputs}/{self.number}.{self.attempt}"
+            for path in (own, f"{own}.report"):
+                with contextlib.suppress(OSError):
+                    taken.append(os.lstat(path).st_blocks * _BLOCK_BYTES)
         return sum(taken) if taken else None
 
     def close(self) -> None:
         self._io.close()
         self._cpu.close()
-        if self._procs is not None:
-            self._procs.close()
-            self._allowance.give()
+        self._procs.close()
 
 
-def _times(record: bytes) -> tuple[float | None, float | None]:
-    try:
-        return parse_cpu_stat(record)
-    except NoData:
-        return None, None
+def _disk_bytes(use: Use | None) -> tuple[int, int] | None:
+    return None if use is None else (use.read_bytes, use.written_bytes)
 
 
 class Sampler:
@@ -308,72 +251,60 @@ class Sampler:
     def __init__(self, settings: Settings, opened: dict[str, Any], position: Position) -> None:
         root = Path(settings.root)
         self._devices: dict[str, str] = opened["devices"]
-        disks = frozenset(self._devices.values())
-        self._shared = Shared(settings, Allowance(), position, disks)
+        self._make_job = partial(
+            Job,
+            settings=settings,
+            position=position,
+            disks=frozenset(self._devices.values()),
+        )
         self._position = position
         self._jobs: dict[int, Job] = {}
-        self._silent: set[int] = set()
         self._sweeps = 0
-        self._diskstats = KeptFile(root / "proc/diskstats")
+        self._diskstats = root / "proc/diskstats"
         self._node = NodeCountersReader(root, opened["cpus"], settings.jobs)
         self._files = OpenFiles(root, position)
 
-    def sweep(self, request: dict[str, Any], at_s: float) -> dict[str, Any]:
+    def sweep(self, request: dict[str, Any]) -> dict[str, Any]:
         """The answer to one request."""
-        self._follow(request)
+        if "jobs" in request:
+            self._follow(request["jobs"])
         wanted, position = frozenset(request.get("read", ())), self._position
-        node, disks = self._node.read(at_s), self._read_disks()
-        position.is_careful = bool(self._silent)
-        jobs: list[Row] = []
-        files: list[tuple[int, Lines | None]] = []
+        disks = known(self._diskstats, lambda text: parse_diskstats(text, self._devices), read_file)
+        rows: list[list[Any]] = []
+        files: list[tuple[int, int, list[str] | None]] = []
+        silent = False
         reach("sampler.sweeping")
         self._sweeps = sweep = self._sweeps + 1
-        stretch = 1 + len(self._jobs) // _MOST_LOOKS
         period = max(PERIOD, len(self._jobs) // MOST_JOBS)
         self._files.begin()
         for number, job in self._jobs.items():
-            is_long = stretch > 1 and sweep - job.ran > _LONG
-            if is_long and (sweep + number) % stretch and job.record and number not in wanted:
+            record, turn = job.look(), sweep + number
+            if record and record == job.record and number not in wanted and turn % _MOST_REPEATS:
+                if not turn % _SELDOM and job.look_at_disks():
+                    rows.append(job.row())
                 continue
-            record = job.look()
-            if record and record == job.record and number not in wanted:
-                turn = sweep + number
-                if not turn % _SELDOM and sweep - job.ran < _WRITTEN_BACK:
-                    job.look_at_disks()
-                    jobs += job.tell()
-                if turn % _MOST_REPEATS:
-                    continue
             position.job, position.pid = number, 0
             job.read(sweep, record)
-            jobs += job.tell()
-            if not (sweep + number) % period:
-                files += self._files.look(number, job.members)
-            if (job.silent is not None) != (number in self._silent):
-                self._silent ^= {number}
-                position.is_careful |= job.silent is not None
-        position.pid = 0
-        mounts = [
-            (job, None if lines is None else [line.decode("latin-1") for line in sorted(lines)])
-            for job, lines in files
-        ]
-        return {"jobs": jobs, "disks": disks, "node": node, "files": mounts}
+            rows.append(job.row())
+            if not turn % period:
+                files.append((number, job.attempt, self._files.look(job.members)))
+            if job.silent is not None:
+                position.is_careful = silent = True
+        position.pid, position.is_careful = 0, silent
+        return {"jobs": rows, "disks": disks or {}, "node": self._node.read(), "files": files}
 
-    def _follow(self, request: dict[str, Any]) -> None:
-        for number in request.get("remove", ()):
-            if (gone := self._jobs.pop(number, None)) is not None:
-                gone.close()
-                self._silent.discard(number)
-                self._files.remove(number)
-        for number, attempt, holder, silent in request.get("add", ()):
-            self._jobs[number] = Job(number, attempt, holder, silent, self._shared)
-            if silent is not None:
-                self._silent.add(number)
-
-    def _read_disks(self) -> dict[str, tuple[int, ...]]:
-        try:
-            return parse_diskstats(self._diskstats.read(), self._devices)
-        except (NoData, OSError):
-            return {}
+    def _follow(self, wanted: list[list[Any]]) -> None:
+        """Read these jobs from now on, and no others."""
+        before, self._jobs = self._jobs, {}
+        for number, attempt, holder, silent in wanted:
+            job = before.pop(number, None)
+            if job is not None and (job.attempt, job.holder) != (attempt, holder):
+                job.close()
+                job = None
+            self._jobs[number] = job or self._make_job(number, attempt, holder, silent)
+            self._position.is_careful |= silent is not None
+        for job in before.values():
+            job.close()
 
 
 def serve(line: socket.socket, settings: Settings) -> None:
@@ -393,7 +324,7 @@ def serve(line: socket.socket, settings: Settings) -> None:
         sampler = Sampler(settings, opened, position)
         for request in requests:
             with watch:
-                answer = _encode(sampler.sweep(request, time.monotonic()))
+                answer = _encode(sampler.sweep(request))
             with telling:
                 line.sendall(answer)
 

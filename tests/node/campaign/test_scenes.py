@@ -18,7 +18,8 @@ from player import Player
 from stuck_exec import silent_file_system, stuck_command
 
 from iodaemon.errors import IodaemonError
-from iodaemon.node.sampler.proc_files import children_of, find_state
+from iodaemon.node.sampler.proc_files import find_state
+from iodaemon.supervisor.process_tree import children_of
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from sampling import Measured
 
-from iodaemon.node.sampler import job_io
-from iodaemon.node.sampler.job_io import MOST_OF_A_JOB, Allowance, Moved
+from iodaemon.node.sampler.job_io import Position
+from iodaemon.supervisor.ledger import Use
 
-MANY = MOST_OF_A_JOB + 150
-"""Processes of a job that has more than are kept."""
+MANY = 150
 
 
 @pytest.fixture(scope="module")
@@ -47,26 +46,18 @@ def kept():
             links.append(os.readlink(f"/proc/self/fd/{name}"))
         except FileNotFoundError:
             continue
-    return sum(link.endswith("/io") for link in links)
+    return sum(link.startswith("/proc/") and link.endswith("/io") for link in links)
 
 
-def test_a_job_of_many_processes_takes_so_many_descriptors_and_no_more(family):
-    children = family
-    io = Measured("/", Moved, lambda: children)
-    counters = [io.read() for _ in range(3)]
-    held = kept()
-    io.close()
-
-    assert MANY == len(children)
-    assert MOST_OF_A_JOB == held
-    assert None not in [each.read_bytes for each in counters]
-    assert 0 == kept()
+def having(spare):
+    position = Position()
+    position.spare = spare
+    return position
 
 
 def test_all_jobs_together_keep_what_is_allowed_and_are_still_read(family):
-    children = family
-    shared = Allowance(40)
-    jobs = [Measured("/", Moved, lambda: children, allowance=shared) for _ in "abc"]
+    position = having(40)
+    jobs = [Measured("/", Use, lambda: family, position) for _ in "abc"]
     before = [io.read() for io in jobs]
     held = kept()
     jobs[0].close()  # the only one that has any
@@ -75,47 +66,31 @@ def test_all_jobs_together_keep_what_is_allowed_and_are_still_read(family):
     assert 40 == held
     assert before[0].operations == before[1].operations == before[2].operations
     assert again.operations is not None
-    assert 40 == kept()
+    assert (40, 0) == (kept(), position.spare)
     for io in jobs[1:]:
         io.close()
-    assert not Allowance(0).take()
-
-
-def test_a_job_that_forks_without_end_leaves_descriptors_to_others(family):
-    """With the limit of a shell: others find room, and the job's I/O is known."""
-    children = family
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-    try:
-        io = Measured("/", Moved, lambda: children)
-        known = io.read().operations
-        open("/dev/null").close()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        io.close()
-
-    assert known is not None
+    assert (0, 40) == (kept(), position.spare)
 
 
 def test_what_is_kept_counts_for_one_that_is_gone_no_more(tmp_path):
-    shared = Allowance(2)
+    position = having(2)
     for number in (1, 2, 3, 4):
         (tmp_path / f"proc/{number}").mkdir(parents=True)
         (tmp_path / f"proc/{number}/io").write_text(Path("/proc/self/io").read_text())
     members = [2, 3]
-    io = Measured(tmp_path, Moved, lambda: members, allowance=shared)
+    io = Measured(tmp_path, Use, lambda: members, position)
     io.read()
-    assert not shared.take()
+    full = position.spare
     for number in members:
         (tmp_path / f"proc/{number}/io").write_text("")
     members[:] = [4]
     io.read()
+    io.read()
+
+    assert (0, 1) == (full, position.spare)
     io.close()
 
-    assert [True, True, False] == [shared.take() for _ in range(3)]
 
-
-def test_the_share_is_of_this_process_limit_as_it_is():
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-
-    assert soft // job_io._SHARE == Allowance()._left
+def test_the_jobs_leave_more_than_they_take():
+    """For files that are opened for one reading only."""
+    assert 0 < Position().spare < resource.getrlimit(resource.RLIMIT_NOFILE)[0] / 2

@@ -9,10 +9,9 @@ from sampling import Measured
 
 from iodaemon.core.sample import JobCounters
 from iodaemon.node.sampler.cgroup_files import read_members
-from iodaemon.node.sampler.job_io import Moved
-from iodaemon.node.sampler.proc_files import descendants_of, sum_resident_bytes
+from iodaemon.node.sampler.proc_files import sum_resident_bytes
+from iodaemon.supervisor.ledger import Use
 
-HOLDER = 10
 WRITE_ONLY = Path("/proc/sys/vm/compact_memory")
 """Mode 0200, and the kernel holds even root to it: opening it to read is EACCES."""
 
@@ -51,10 +50,10 @@ class Supervisor:
     """What it says it has waited for of one job."""
 
     def __init__(self) -> None:
-        self.reaped = Moved()
+        self.reaped = Use()
 
     def says(self, read=0, written=0, operations=0, logical=0, cancelled=0) -> None:
-        self.reaped = Moved(read, written, cancelled, operations, logical)
+        self.reaped = Use(read, written, operations, 0, logical, cancelled)
 
 
 def job_io(root: Path, members: Iterable[int] = (), supervisor=None) -> Measured:
@@ -244,7 +243,7 @@ def test_a_process_named_twice_counts_once(tmp_path):
 
 
 def test_a_job_whose_members_cannot_be_listed_is_what_was_reaped(tmp_path):
-    io = Measured(tmp_path, lambda: Moved(100), lambda: read_members(str(tmp_path / "gone")))
+    io = Measured(tmp_path, lambda: Use(100), lambda: read_members(str(tmp_path / "gone")))
 
     assert io.read().read_bytes == 100
 
@@ -266,59 +265,6 @@ def test_one_descriptor_a_process_and_none_of_the_gone(tmp_path):
     counts.append(open_files(tmp_path))
 
     assert counts == [0, 20, 5, 0]
-
-
-def tree(root):
-    """What measuring goes by where there is no cgroup."""
-    return list(descendants_of(HOLDER, str(root)))
-
-
-def test_the_tree_is_listed_breadth_first(tmp_path):
-    process(tmp_path, HOLDER, children=[20, 30])
-    process(tmp_path, 20, children=[5])
-    process(tmp_path, 30, children=[40])
-    process(tmp_path, 5, children=[6])
-    process(tmp_path, 6)
-    process(tmp_path, 40)
-
-    assert tree(tmp_path) == [20, 30, 5, 40, 6]
-
-
-def test_children_of_every_thread_are_members(tmp_path):
-    process(tmp_path, HOLDER, children=[20])
-    (tmp_path / f"proc/{HOLDER}/task/12").mkdir()
-    (tmp_path / f"proc/{HOLDER}/task/12/children").write_text("21 22 ")
-    for pid in (20, 21, 22):
-        process(tmp_path, pid)
-
-    assert tree(tmp_path) == [20, 21, 22]
-
-
-def test_a_process_that_was_handed_on_during_the_walk_is_listed_once(tmp_path):
-    process(tmp_path, HOLDER, children=[20, 21])
-    process(tmp_path, 20, children=[21])
-    process(tmp_path, 21)
-
-    assert tree(tmp_path) == [20, 21]
-
-
-def test_a_process_that_goes_during_the_walk_has_no_children(tmp_path):
-    process(tmp_path, HOLDER, children=[20, 21])
-    process(tmp_path, 21, children=[22])
-    process(tmp_path, 22)
-
-    assert tree(tmp_path) == [20, 21, 22]
-
-
-def test_the_tree_of_a_gone_holder_is_empty(tmp_path):
-    assert [] == tree(tmp_path)
-
-
-def test_where_the_kernel_lists_no_children_there_are_none(tmp_path):
-    process(tmp_path, HOLDER)
-    (tmp_path / f"proc/{HOLDER}/task/{HOLDER}/children").unlink()
-
-    assert [] == tree(tmp_path)
 
 
 def test_resident_memory_is_the_sum_over_those_that_are_there(tmp_path):

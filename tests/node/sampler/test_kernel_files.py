@@ -1,18 +1,17 @@
 """Parsers of kernel files: what every one keeps to, and what each makes of a known text."""
 
+import errno
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import NoData
-from iodaemon.node.devices import read_disks
+from iodaemon.node.devices import disk_counters
 from iodaemon.node.sampler.cgroup_files import (
-    CpuStat,
-    IoStat,
     MemoryStat,
     parse_cpu_stat,
     parse_io_stat,
@@ -21,23 +20,21 @@ from iodaemon.node.sampler.cgroup_files import (
 from iodaemon.node.sampler.proc_files import (
     KeptFile,
     Meminfo,
-    ProcIo,
     Statm,
     find_mount,
-    parse_cpu_ticks,
+    find_state,
     parse_diskstats,
     parse_idle,
     parse_meminfo,
     parse_mountinfo,
     parse_pressure,
     parse_proc_cgroup,
-    parse_proc_io,
     parse_refaults,
     parse_statm,
-    parse_status,
-    read_mounts,
-    read_status,
+    read_file,
 )
+from iodaemon.supervisor.ledger import Use
+from iodaemon.supervisor.reap import parse_io
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 PARSERS: dict[str, Callable[[bytes], object]] = {
@@ -50,7 +47,7 @@ PARSERS: dict[str, Callable[[bytes], object]] = {
     "mountinfo": parse_mountinfo,
     "pressure": parse_pressure,
     "proc_cgroup": parse_proc_cgroup,
-    "proc_io": parse_proc_io,
+    "proc_io": parse_io,
     "statm": parse_statm,
     "vmstat": parse_refaults,
 }
@@ -99,20 +96,17 @@ def test_a_parser_has_a_text_of_a_real_machine_with_the_kernel_in_its_name(name)
     assert [] != real
 
 
-@every_parser
-@pytest.mark.parametrize("text", [b"\x00\xff\n", b"no such file\n"])
-def test_a_text_of_something_else_is_no_data(parse, text):
-    with pytest.raises(NoData):
-        parse(text)
+NOTHING = (NoData, ValueError)
+NOTHING_SAID = {parse_io_stat: {}, parse_diskstats: {}, parse_cpu_stat: (None, None)}
 
 
+@pytest.mark.parametrize("text", [b"", b"\n", b"\n\n\n", b"\x00\xff\n", b"no such file\n"])
 @every_parser
-@pytest.mark.parametrize("text", [b"", b"\n", b"\n\n\n"])
-def test_an_empty_text_is_no_data_but_an_io_stat_without_any_io(parse, text):
-    if parse is parse_io_stat:
-        assert {} == parse(text)
+def test_a_text_of_something_else_is_no_data_or_has_no_device(parse, text):
+    if parse in NOTHING_SAID:
+        assert NOTHING_SAID[parse] == parse(text)
     else:
-        with pytest.raises(NoData):
+        with pytest.raises(NOTHING):
             parse(text)
 
 
@@ -121,7 +115,7 @@ def test_a_text_cut_at_any_byte_parses_or_is_no_data(parse, text):
     for length in range(len(text)):
         try:
             parse(text[:length])
-        except NoData:
+        except NOTHING:
             continue
 
 
@@ -129,19 +123,16 @@ def test_a_text_cut_at_any_byte_parses_or_is_no_data(parse, text):
 def test_words_in_the_place_of_numbers_parse_or_are_no_data(parse, text):
     try:
         parse(re.sub(rb"\d+", b"x", text))
-    except NoData:
+    except NOTHING:
         return
 
 
 @pytest.mark.parametrize("name", THIS_MACHINE)
 def test_the_file_of_this_machine_parses_again_and_again_or_has_no_data(name):
-    file = KeptFile(THIS_MACHINE[name])
     try:
-        first, again = (PARSERS[name](file.read()) for _ in range(2))
+        first, again = (PARSERS[name](read_file(THIS_MACHINE[name])) for _ in range(2))
     except NoData:
         return
-    finally:
-        file.close()
 
     assert type(first) is type(again)
 
@@ -149,13 +140,12 @@ def test_the_file_of_this_machine_parses_again_and_again_or_has_no_data(name):
 # -- one by one ------------------------------------------------------------------------------------
 
 
-def disks_of(tmp_path, name, *wanted):
-    write(tmp_path, "diskstats", fixture(name))
-    return read_disks(wanted, KeptFile(tmp_path / "diskstats"))
+def disk_of(name, disk):
+    return disk_counters(parse_diskstats(fixture(name))[disk])
 
 
-def test_a_diskstats_line_of_17_fields_fills_all_counters(tmp_path):
-    counters = disks_of(tmp_path, "diskstats-6.18.44", "vda")[DeviceId("vda")]
+def test_a_diskstats_line_of_17_fields_fills_all_counters():
+    counters = disk_of("diskstats-6.18.44", "vda")
 
     expected = DeviceCounters(
         reads=43602,
@@ -179,8 +169,8 @@ def test_a_diskstats_line_of_17_fields_fills_all_counters(tmp_path):
     assert expected == counters
 
 
-def test_a_kernel_before_5_5_has_discards_and_no_flushes(tmp_path):
-    counters = disks_of(tmp_path, "diskstats-4.19", "nvme0n1")[DeviceId("nvme0n1")]
+def test_a_kernel_before_5_5_has_discards_and_no_flushes():
+    counters = disk_of("diskstats-4.19", "nvme0n1")
 
     assert (
         counters.discards,
@@ -192,8 +182,8 @@ def test_a_kernel_before_5_5_has_discards_and_no_flushes(tmp_path):
     ) == (2048, 0, 16777216, 310, 0, 0)
 
 
-def test_a_kernel_before_4_18_has_neither_discards_nor_flushes(tmp_path):
-    counters = disks_of(tmp_path, "diskstats-4.4", "sda")[DeviceId("sda")]
+def test_a_kernel_before_4_18_has_neither_discards_nor_flushes():
+    counters = disk_of("diskstats-4.4", "sda")
 
     assert (
         counters.busy_ms,
@@ -231,7 +221,7 @@ def test_a_last_line_that_is_cut_short_is_left_out():
 
 def test_a_kept_descriptor_sees_later_values(tmp_path):
     write(tmp_path, "file", "1\n")
-    file = KeptFile(tmp_path / "file")
+    file = KeptFile(str(tmp_path / "file"))
     first = file.read()
     write(tmp_path, "file", "5\n")
 
@@ -240,34 +230,47 @@ def test_a_kept_descriptor_sees_later_values(tmp_path):
     file.close()
 
 
+def test_a_kept_descriptor_that_may_not_be_read_for_once_is_not_opened_anew(tmp_path, monkeypatch):
+    """The process has become another user's; its number may be another process's later."""
+    write(tmp_path, "file", "1\n")
+    file = KeptFile(str(tmp_path / "file"))
+    file.read()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", refuse)
+        with pytest.raises(PermissionError):
+            file.read()
+    (tmp_path / "file").unlink()
+    write(tmp_path, "file", "5\n")
+
+    assert b"1\n" == file.read()
+    file.close()
+
+
+def refuse(*_):
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+
 def test_a_file_longer_than_one_read_is_read_to_its_end(tmp_path):
     write(tmp_path, "file", "line\n" * 5000)
 
-    assert 25_000 == len(KeptFile(tmp_path / "file").read())
+    assert 25_000 == len(read_file(tmp_path / "file"))
 
 
 def test_proc_io_has_the_seven_counters():
-    expected = ProcIo(
-        rchar_bytes=1335628,
-        wchar_bytes=1310872,
-        read_calls=58,
-        write_calls=27,
+    expected = Use(
+        logical_bytes=1335628 + 1310872,
+        calls=58 + 27,
         read_bytes=212992,
-        write_bytes=1323008,
-        cancelled_write_bytes=1310720,
+        written_bytes=1323008,
+        cancelled_bytes=1310720,
     )
 
-    assert expected == parse_proc_io(fixture("proc_io-6.18.44"))
-
-
-def test_proc_io_cut_within_its_last_number_is_no_data():
-    with pytest.raises(NoData):
-        parse_proc_io(fixture("proc_io-6.18.44")[:-3])
+    assert expected == parse_io(fixture("proc_io-6.18.44"))
 
 
 def test_proc_io_of_a_kernel_that_counts_no_bytes_is_no_data():
-    with pytest.raises(NoData):
-        parse_proc_io(b"rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\n")
+    with pytest.raises(ValueError, match="seven lines"):
+        parse_io(b"rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\n")
 
 
 def test_pressure_totals_are_seconds():
@@ -296,15 +299,11 @@ def test_meminfo_of_an_old_kernel_has_unknown_available_memory():
 
 
 def test_cpu_stat_is_in_seconds():
-    expected = CpuStat(usage_s=72.749449, user_s=47.614033)
-
-    assert expected == parse_cpu_stat(fixture("cpu_stat-6.18.44"))
+    assert (72.749449, 47.614033) == parse_cpu_stat(fixture("cpu_stat-6.18.44"))
 
 
 def test_cpu_stat_ignores_what_the_controller_adds():
-    expected = CpuStat(usage_s=0.007215, user_s=0.0031)
-
-    assert expected == parse_cpu_stat(fixture("cpu_stat-5.10"))
+    assert (0.007215, 0.0031) == parse_cpu_stat(fixture("cpu_stat-5.10"))
 
 
 def test_statm_counts_pages():
@@ -360,27 +359,21 @@ def test_an_escaped_comma_does_not_split_a_mount_option():
     assert "upperdir=/srv/lvm/up,per" in overlay.options
 
 
-def test_mountinfo_of_another_process_can_be_read(tmp_path):
-    write(tmp_path, "proc/7/mountinfo", fixture("mountinfo-6.18.44"))
-
-    assert len(read_mounts(tmp_path, pid=7)) == 19
-    assert () == read_mounts(tmp_path, pid=8)
-
-
 def test_a_file_that_may_not_be_read_is_not_taken_for_one_that_is_gone(tmp_path):
-    file = KeptFile(tmp_path)  # a directory opens and does not read: any other error
+    with pytest.raises(IsADirectoryError):  # it opens and does not read: any other error
+        KeptFile(str(tmp_path)).read()
     with pytest.raises(IsADirectoryError):
-        file.read_record()
-    file.close()
+        read_file(tmp_path)
 
 
 def test_a_file_that_appears_later_is_found(tmp_path):
-    file = KeptFile(tmp_path / "late")
+    file = KeptFile(str(tmp_path / "late"))
     with pytest.raises(NoData):
         file.read()
     write(tmp_path, "late", "here\n")
 
     assert file.read() == b"here\n"
+    file.close()
 
 
 # -- io.stat ---------------------------------------------------------------------------------------
@@ -389,22 +382,21 @@ def test_a_file_that_appears_later_is_found(tmp_path):
 def test_io_stat_has_each_layer_for_itself():
     found = parse_io_stat(fixture("io_stat-6.1-layers"))
 
-    mirror = IoStat(read_bytes=2048, written_bytes=32 << 20)
+    mirror = (2048, 32 << 20)
     assert {"259:0", "254:0", "254:1", "253:0", "9:9"} == found.keys()
-    assert (mirror, 64 << 20) == (found["9:9"], found["253:0"].written_bytes)
+    assert (mirror, 64 << 20) == (found["9:9"], found["253:0"][1])
 
 
-def test_devices_that_io_stat_names_without_ending_their_line_have_nothing():
+def test_devices_that_io_stat_names_without_ending_their_line_are_passed_over():
     found = parse_io_stat(b"7:7 7:6 8:0 rbytes=4096 wbytes=512 rios=1 wios=1 dbytes=0 dios=0\n")
 
-    moved = IoStat(read_bytes=4096, written_bytes=512)
-    assert {"7:7": IoStat(), "7:6": IoStat(), "8:0": moved} == found
+    assert {"8:0": (4096, 512)} == found
 
 
 def test_what_cost_models_add_to_io_stat_is_passed_over():
     text = b"8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6 cost.usage=7 use_delay=0\n"
 
-    assert {"8:0": IoStat(read_bytes=1, written_bytes=2)} == parse_io_stat(text)
+    assert {"8:0": (1, 2)} == parse_io_stat(text)
 
 
 def test_refaults_of_page_cache_and_swap_are_added():
@@ -475,38 +467,7 @@ def test_version_1_tells_page_cache_with_all_that_is_below():
 
 # -- a process -------------------------------------------------------------------------------------
 
-STATUS = (
-    b"Name:\tcat\nState:\tS (sleeping)\nUid:\t1000\t0\t0\t0\nGid:\t5\t6\t7\t8\nGroups:\t20 24 \n"
-    b"Mems_allowed_list:\t0-3\n"
-)
 
-
-def test_status_has_the_real_user_and_the_effective_group():
-    status = parse_status(STATUS)
-
-    assert ("S", 1000, {6, 20, 24}, "0-3") == status
-
-
-@pytest.mark.parametrize("length", range(len(STATUS) - len(b"Mems_allowed_list:\t0-3\n")))
-def test_a_status_that_is_cut_short_is_no_data(length):
-    with pytest.raises(NoData):
-        parse_status(STATUS[:length])
-
-
-def test_this_process_runs_and_one_that_is_gone_has_no_status():
-    assert "R" == read_status("self").state
-    assert read_status(1 << 30) is None
-
-
-# -- all CPUs together -----------------------------------------------------------------------------
-
-
-def test_all_cpus_are_counted_together_up_to_steal():
-    text = b"cpu  3759861 2838797 1034663 3330787 350367 0 30185 113276 0 0\ncpu0 1880013 1418345\n"
-
-    assert (3759861, 2838797, 1034663, 3330787, 350367, 0, 30185, 113276) == parse_cpu_ticks(text)
-
-
-@pytest.mark.parametrize("text", [b"", b"cpu0 1 2\n", b"cpu a b\n", b"intr 1\n", b"cpu 1"])
-def test_a_stat_without_a_line_of_all_cpus_has_no_ticks(text):
-    assert () == parse_cpu_ticks(text)
+def test_this_process_runs_and_one_that_is_gone_has_no_state():
+    assert "R" == find_state("self")
+    assert find_state(1 << 30) is None

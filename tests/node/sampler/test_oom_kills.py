@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iodaemon.node.sampler.node_counters import OomKills, count_oom_kills, parse_oom_kills
+from iodaemon.node.outcome import OomKills, count_oom_kills
 
 V1 = Path("/sys/fs/cgroup/memory")
 VMSTAT = b"pgrotated 2056533\ndrop_pagecache 1\ndrop_slab 2\noom_kill 1\nnuma_pte_updates 0\n"
@@ -31,17 +31,12 @@ HOG = "bytearray(200 << 20)"
         (b"", None),
     ],
 )
-def test_the_kernel_counts_them_for_the_whole_machine(text, count):
-    assert count == parse_oom_kills(text)
-
-
-def test_it_is_read_from_the_kernels_file_where_there_is_one(tmp_path):
+def test_the_kernel_counts_them_for_the_whole_machine(tmp_path, text, count):
     path = tmp_path / "vmstat"
-    missing = count_oom_kills(str(path))
-    path.write_bytes(VMSTAT)
-    found = count_oom_kills(str(path))
+    path.write_bytes(text)
 
-    assert (None, 1) == (missing, found)
+    assert count == count_oom_kills(str(path))
+    assert count_oom_kills(str(tmp_path / "none")) is None
 
 
 def looked(*readings, now):

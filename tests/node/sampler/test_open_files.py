@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from iodaemon.node.devices import find_device, find_mount_devices
+from iodaemon.node.sampler.client import Track
 from iodaemon.node.sampler.job_io import Position
-from iodaemon.node.sampler.open_files import LOOKS, MOST_DESCRIPTORS, MOST_JOBS, PERIOD, OpenFiles
+from iodaemon.node.sampler.open_files import MOST_DESCRIPTORS, MOST_JOBS, PERIOD, OpenFiles
 from iodaemon.node.sampler.proc_files import parse_mount
 from iodaemon.node.sampler.sweep import Sampler, Settings
+from iodaemon.supervisor.ledger import Key
 
 ROOT_MOUNT, DATA_MOUNT, DEV_MOUNT, NFS_MOUNT, PIPE = 20, 21, 22, 23, 9
 MOUNTS = f"""\
@@ -21,7 +23,6 @@ MOUNTS = f"""\
 {NFS_MOUNT} {ROOT_MOUNT} 0:40 / /net rw - nfs4 server:/export rw
 """
 DIRECTORY = 0o200000
-JOB = 1
 
 
 class Tree:
@@ -66,39 +67,28 @@ def tree(tmp_path):
 
 
 class Looks:
-    """Looks at the files of jobs; the disks of each, as they are known now."""
+    """Looks at the files of one job; its disks, as they are known now."""
 
-    def __init__(self, root):
+    def __init__(self, root, members):
         self.root = root
         self.files = OpenFiles(root, Position())
-        self.known = {}
-        self.members = {}
-
-    def add(self, job, members):
-        self.members[job] = members
-        self.known[job] = None
+        self.members = members
+        self.track = Track(Key(1, 1), None, None)
 
     def read(self):
         self.files.begin()
-        for job, members in self.members.items():
-            for _, lines in self.files.look(job, members()):
-                self.known[job] = None if lines is None else self.disks_of(lines)
-        return self.known
+        lines = self.files.look(self.members())
+        self.track.take_look(None if lines is None else self.disks_of(lines))
+        return self.track.devices
 
     def disks_of(self, lines):
-        mounts = map(parse_mount, lines)
+        mounts = (parse_mount(line.encode("latin-1")) for line in lines)
         found = [find_mount_devices(mount, root=self.root).devices for mount in mounts]
-        return tuple(sorted({disk.id for devices in found for disk in devices}))
-
-
-def looks_at(root, members):
-    looks = Looks(root)
-    looks.add(JOB, members)
-    return looks
+        return frozenset(disk.id for devices in found for disk in devices)
 
 
 def look(tree, *pids):
-    return looks_at(tree.root, lambda: list(pids)).read()[JOB]
+    return Looks(tree.root, lambda: list(pids)).read()
 
 
 STANDARD = {0: DEV_MOUNT, 1: ROOT_MOUNT, 2: ROOT_MOUNT}
@@ -155,32 +145,24 @@ def test_no_more_than_so_many_descriptors_are_looked_at(tree):
 
 
 def test_a_file_closed_for_a_moment_still_counts_and_is_forgotten_later(tree):
-    files = looks_at(tree.root, lambda: [5])
+    files = Looks(tree.root, lambda: [5])
     tree.process(5, {**STANDARD, 3: DATA_MOUNT})
-    seen = [files.read()[JOB]]
+    seen = [files.read()]
     tree.process(5, {**STANDARD, 3: ROOT_MOUNT})
-    seen += [files.read()[JOB] for _ in range(LOOKS)]
+    seen += [files.read() for _ in range(2)]
 
     assert seen == [("sdb",), ("sda", "sdb"), ("sda",)]
 
 
-def test_what_is_as_before_is_told_once(tree):
-    tree.process(5, {**STANDARD, 3: DATA_MOUNT})
-    files = OpenFiles(tree.root, Position())
-
-    assert [1, 0, 0] == [len(files.look(JOB, [5])) for _ in range(3)]
-
-
 @pytest.mark.parametrize("jobs", [1, 3 * MOST_JOBS * PERIOD])
-def test_jobs_that_run_are_looked_at_in_turn_and_few_in_one_sweep(tmp_path, monkeypatch, jobs):
+def test_jobs_that_run_are_looked_at_in_turn_and_few_in_one_sweep(tmp_path, jobs):
     settings = Settings(address="", parent=0, uid=0, jobs=str(tmp_path), root=str(tmp_path))
     sampler = Sampler(settings, {"devices": {}, "cpus": {}}, Position())
     looked = []
-    monkeypatch.setattr(sampler._files, "look", lambda job, _: looked[-1].append(job) or [])
-    request = {"add": [[number, 1, None, None] for number in range(1, jobs + 1)]}
+    request = {"jobs": [[number, 1, None, None] for number in range(1, jobs + 1)]}
     for _ in range(3 * PERIOD):
-        looked.append([])
-        sampler.sweep(request, 0.0)  # without a cgroup all are read each time
+        answer = sampler.sweep(request)  # without a cgroup all are read each time
+        looked.append([job for job, _, _ in answer["files"]])
         request = {}
 
     assert max(map(len, looked)) <= MOST_JOBS
@@ -188,12 +170,12 @@ def test_jobs_that_run_are_looked_at_in_turn_and_few_in_one_sweep(tmp_path, monk
 
 
 def test_a_mount_number_that_is_used_again_is_the_new_mount(tree):
-    files = looks_at(tree.root, lambda: [5])
+    files = Looks(tree.root, lambda: [5])
     tree.process(5, {**STANDARD, 3: DATA_MOUNT})
-    first = files.read()[JOB]
+    first = files.read()
     tree.mounts(MOUNTS.replace("8:16 / /data", "8:0 /x /data"))
-    for _ in range(LOOKS):
-        last = files.read()[JOB]
+    for _ in range(2):
+        last = files.read()
 
     assert (first, last) == (("sdb",), ("sda",))
 
@@ -224,7 +206,7 @@ def test_a_real_process_is_on_the_disk_of_its_file(tmp_path, is_open):
     (tmp_path / "data").write_text("x")
     files = [tmp_path / "data"] if is_open else []
     with held_open(*files, cwd="/dev/shm" if is_open else tmp_path) as process:
-        found = looks_at(Path("/"), lambda: [process.pid]).read()[JOB]
+        found = Looks(Path("/"), lambda: [process.pid]).read()
         process.communicate()
 
     assert found == disks(tmp_path)
@@ -235,4 +217,4 @@ def test_a_real_process_that_ended_is_unknown(tmp_path):
     with held_open(cwd=tmp_path) as process:
         process.communicate()
 
-    assert looks_at(Path("/"), lambda: [process.pid]).read() == {JOB: None}
+    assert Looks(Path("/"), lambda: [process.pid]).read() is None

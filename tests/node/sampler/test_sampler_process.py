@@ -194,11 +194,13 @@ def test_it_ends_with_the_line_of_the_daemon(worker):
 
 
 NODE = b'"node": {"available_bytes": 7}'
+EIGHT = b"null, " * 7 + b"null"
 BAD = {
     "no JSON": b"none\n",
     "no object": b"[]\n",
     "not UTF-8": b'{"node": {"refaults_of": "\xff"}}\n',
-    "a count below 0": b'{"jobs": [[-1' + b", null" * 10 + b"]], " + NODE + b"}\n",
+    "a count below 0": b'{"jobs": [[-1, 1, null, null, [' + EIGHT + b"]]], " + NODE + b"}\n",
+    "seven gauges": b'{"jobs": [[1, 1, null, null, [' + EIGHT[6:] + b"]]], " + NODE + b"}\n",
     "half a row": b'{"jobs": [[1, null]], ' + NODE + b"}\n",
     "a disk with two fields": b'{"disks": {"sda": [1, 2]}, ' + NODE + b"}\n",
     "idle time of nobody": b'{"node": {"available_bytes": 7, "idle_s": {"x": 1.0}}}\n',
@@ -237,7 +239,7 @@ def test_one_that_says_what_is_no_row_is_not_believed(said, monkeypatch):
 
 
 def test_rows_of_jobs_that_nobody_asked_for_are_not_taken():
-    row = [9, None, [0] * 5, 0.0, 0.0, 0, 0.0, 0.0, 0, 0, 0]
+    row = [9, 1, None, [0] * 6, [0] * 8]
     said = {"jobs": [row], "disks": {"sdz": [0] * 17}, "node": {"available_bytes": 7}}
     answer = json.dumps(said).encode() + b"\n"
     peers = []

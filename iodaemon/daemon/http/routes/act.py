@@ -61,12 +61,14 @@ class Action:
         right: what the actor must be allowed to do.
         wishes: what is said of it, of one job and of many.
         states: which jobs are meant where neither ids nor states are given.
+        word: by which the answer says whether it is done; empty: the job says it.
         patience_s: after so long the answer tells how the job is then.
     """
 
     right: ClassVar[Verb]
     wishes: ClassVar[tuple[Any, Any]] = (_Nothing, Selector)
     states: ClassVar[frozenset[JobState]] = frozenset(JobState) - FINAL
+    word: ClassVar[str] = ""
     patience_s: float
 
     def __init__(self, context: Context, wish: Any) -> None:
@@ -88,13 +90,17 @@ class Action:
     def event(self, job: Job, actor: Actor) -> ev.Event:
         raise NotImplementedError
 
-    def settled(self, job: Job) -> Settled:
-        """When it has taken effect on this job; the job as it was before."""
+    def is_done(self, job: Job) -> bool:
+        """Whether it has taken effect on this job; the job as it was before."""
         raise NotImplementedError
 
-    def told(self, job: Job) -> dict[str, Any]:  # noqa: ARG002
-        """What the answer says beside the job; the job as it was before."""
-        return {}
+    def settled(self, job: Job) -> Settled:
+        """When it has, or will not any more."""
+        return lambda: self.is_done(job)
+
+    def told(self, job: Job) -> dict[str, bool]:
+        """What the answer says beside the job."""
+        return {self.word: self.is_done(job)} if self.word else {}
 
     def concerns(self, job: Job) -> bool:
         """Whether a job is meant that is not named by its number."""
@@ -105,8 +111,9 @@ class _Stop(Action):
     wishes = (_Wish, _Wishes)
 
     def hear(self, wish: _Wish | _Wishes) -> None:
-        usual_s, longest_s = self.context.grace()
-        self.grace_s = usual_s if wish.grace_s is None else wish.grace_s
+        config = self.context.force.config
+        longest_s = config.longest_grace_s
+        self.grace_s = config.cancel_grace_s if wish.grace_s is None else wish.grace_s
         if wish.grace_s is not None and not 0.0 <= wish.grace_s <= longest_s:
             raise RequestError(
                 f"grace_s is {wish.grace_s:g}; give 0 to {longest_s:g} s (cancel_grace_max)"
@@ -116,6 +123,7 @@ class _Stop(Action):
 
 class _Cancel(_Stop):
     right = "cancel"
+    word = "gone"
 
     async def refuse(self, job: Job) -> None:
         if job.state.is_final:
@@ -125,15 +133,13 @@ class _Cancel(_Stop):
         now_s, by = self.context.now_s, user_name(actor.uid)
         return ev.CancelRequested(at_s=now_s, job_id=job.id, by=by, grace_s=self.grace_s)
 
-    def settled(self, job: Job) -> Settled:
-        return lambda: self.context.is_over(job.id)
-
-    def told(self, job: Job) -> dict[str, Any]:
-        return {"gone": self.context.is_over(job.id)}
+    def is_done(self, job: Job) -> bool:
+        return self.context.is_over(job.id)
 
 
 class _Requeue(_Stop):
     right = "requeue"
+    word = "requeued"
 
     def refuse_now(self) -> None:
         self.context.refuse_unwritable()
@@ -169,24 +175,21 @@ class _Requeue(_Stop):
             ended=job if job.state.is_final else None,
         )
 
+    def is_done(self, job: Job) -> bool:
+        """It waits again, or has been started since."""
+        now = self.jobs.get(job.id, job)
+        return now.attempt > job.attempt or (now is not job and now.state in WAITING)
+
     def settled(self, job: Job) -> Settled:
         def is_settled() -> bool:
             now = self.jobs.get(job.id, job)
             is_over = now.state.is_final and now is not job  # it was cancelled after all
-            return is_over or (_is_requeued(job, now) and self.driver.is_durable(job.id))
+            return is_over or (self.is_done(job) and self.driver.is_durable(job.id))
 
         return is_settled
 
-    def told(self, job: Job) -> dict[str, Any]:
-        return {"requeued": _is_requeued(job, self.jobs.get(job.id, job))}
-
     def concerns(self, job: Job) -> bool:  # noqa: ARG002
         return True
-
-
-def _is_requeued(before: Job, now: Job) -> bool:
-    """True when it waits again, or has been started since."""
-    return now.attempt > before.attempt or (now is not before and now.state in WAITING)
 
 
 class _Hold(Action):
@@ -207,18 +210,15 @@ class _Hold(Action):
             return ev.SuspendRequested(at_s=now_s, job_id=job.id, by=by, by_uid=actor.uid)
         return ev.ResumeRequested(at_s=now_s, job_id=job.id, by=by)
 
-    def settled(self, job: Job) -> Settled:
-        def is_settled() -> bool:
-            now = self.jobs.get(job.id)
-            if now is None or now.state.is_final:
-                return True
-            failed = now.reason is not None and now.reason.code == "SuspendFailed"
-            if self.is_suspend and failed and now is not job and not now.user_hold:
-                return True
-            as_asked = now.user_hold == self.is_suspend
-            return as_asked and (not now.is_live or now.frozen == now.wants_freeze)
-
-        return is_settled
+    def is_done(self, job: Job) -> bool:
+        now = self.jobs.get(job.id)
+        if now is None or now.state.is_final:
+            return True
+        failed = now.reason is not None and now.reason.code == "SuspendFailed"
+        if self.is_suspend and failed and now is not job and not now.user_hold:
+            return True
+        as_asked = now.user_hold == self.is_suspend
+        return as_asked and (not now.is_live or now.frozen == now.wants_freeze)
 
 
 class _Suspend(_Hold):
@@ -234,6 +234,7 @@ class _ClearScratch(Action):
 
     right = "cancel"
     states = FINAL
+    word = "removed"
     patience_s = _REMOVE_WAIT_S
 
     async def refuse(self, job: Job) -> None:
@@ -246,28 +247,24 @@ class _ClearScratch(Action):
         now_s, by = self.context.now_s, user_name(actor.uid)
         return ev.ScratchUnwanted(at_s=now_s, job_id=job.id, by=by)
 
+    def is_done(self, job: Job) -> bool:
+        now = self.jobs.get(job.id)
+        return now is None or not now.shares
+
     def settled(self, job: Job) -> Settled:
         was_kept, is_tried = job.scratch_kept is not None, False
 
         def is_settled() -> bool:
             """Gone, or kept once more."""
             nonlocal is_tried
-            why = None if self._is_gone(job) else self.jobs[job.id].scratch_kept
-            is_kept = why is not None
+            is_kept = not self.is_done(job) and self.jobs[job.id].scratch_kept is not None
             is_tried |= was_kept and not is_kept
-            return self._is_gone(job) or (is_tried and is_kept)
+            return self.is_done(job) or (is_tried and is_kept)
 
         return is_settled
 
-    def told(self, job: Job) -> dict[str, Any]:
-        return {"removed": self._is_gone(job)}
-
     def concerns(self, job: Job) -> bool:
         return bool(job.shares)
-
-    def _is_gone(self, job: Job) -> bool:
-        now = self.jobs.get(job.id)
-        return now is None or not now.shares
 
 
 # -- one job ---------------------------------------------------------------------------------------
@@ -384,8 +381,8 @@ def _declare(name: str, text: str, kind: type[Action]) -> None:
     route(f"POST /v1/jobs/{name}", ActAnswer, body=of_many)(many)
 
 
-_declare("cancel", "cancel", _Cancel)
-_declare("requeue", "requeue", _Requeue)
-_declare("suspend", "suspend", _Suspend)
-_declare("resume", "resume", _Resume)
-_declare("scratch/remove", "remove what was kept of", _ClearScratch)
+_declare("cancel", "Cancel", _Cancel)
+_declare("requeue", "Requeue", _Requeue)
+_declare("suspend", "Suspend", _Suspend)
+_declare("resume", "Resume", _Resume)
+_declare("scratch/remove", "Remove what was kept of", _ClearScratch)

@@ -15,12 +15,14 @@ from iodaemon.api.model import (
     PolicyAnswer,
     ReloadAnswer,
 )
+from iodaemon.config import config_document
 from iodaemon.core import event as ev
 from iodaemon.core.drain import Drain
 from iodaemon.core.rule import Mode
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.http.answer import json_answer
 from iodaemon.daemon.http.context import LONGEST_POLL_S, Context, parse_number
+from iodaemon.daemon.http.report import policy_report, running_config
 from iodaemon.daemon.http.route import route
 from iodaemon.daemon.journal.record import Batch
 from iodaemon.errors import RequestError
@@ -30,7 +32,7 @@ _LONGEST_REASON: Final = 200
 """Characters; it is shown in a line with every job that waits."""
 
 
-class _Wish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _DrainWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drain: bool
     reason: str = ""
 
@@ -41,25 +43,27 @@ class _Switch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @route("GET /v1/node", NodeAnswer)
 async def show_node(context: Context, _: web.Request) -> web.Response:
-    """sockets, devices, what is measured how"""
+    """Sockets, devices, what is measured how."""
     return web.Response(body=context.node.get(), content_type="application/json")
 
 
 @route("GET /v1/policy", PolicyAnswer)
 async def show_policy(context: Context, _: web.Request) -> web.Response:
-    """the policy in force"""
-    return json_answer(context.reports["policy"]())
+    """The policy in force."""
+    faults = context.driver.controller.faults
+    return json_answer(policy_report(context.force.policy, context.state.platform, faults))
 
 
 @route("GET /v1/config", ConfigAnswer)
 async def show_config(context: Context, _: web.Request) -> web.Response:
-    """the configuration in force"""
-    return json_answer(context.reports["config"]())
+    """The configuration in force."""
+    document = config_document(context.force.config)
+    return json_answer(running_config(document, context.driver.controller.regulator.mode))
 
 
 @route("POST /v1/config/reload", ReloadAnswer, right="reload")
 async def reload_config(context: Context, request: web.Request) -> web.Response:
-    """reload"""
+    """Read the configuration again."""
     if context.reload is None:
         raise RequestError("this daemon has no configuration to read again")
     return json_answer(await context.reload(user_name(context.access.who(request).uid)))
@@ -67,7 +71,7 @@ async def reload_config(context: Context, request: web.Request) -> web.Response:
 
 @route("GET /v1/drain", DrainAnswer, "wait")
 async def show_drain(context: Context, request: web.Request) -> web.Response:
-    """whether jobs start
+    """Whether jobs start.
 
     With ``wait``, when the node is at rest, drained no longer, or in so long.
     """
@@ -81,9 +85,9 @@ async def show_drain(context: Context, request: web.Request) -> web.Response:
     return json_answer(_drained(context))
 
 
-@route("POST /v1/drain", DrainAnswer, right="drain", body=_Wish)
-async def order_drain(context: Context, request: web.Request, asked: _Wish) -> web.Response:
-    """drain, or end that"""
+@route("POST /v1/drain", DrainAnswer, right="drain", body=_DrainWish)
+async def order_drain(context: Context, request: web.Request, asked: _DrainWish) -> web.Response:
+    """Drain the node, or end that."""
     by, now_s = user_name(context.access.who(request).uid), context.now_s
     reason = printable(" ".join(asked.reason.split()))
     if len(reason) > _LONGEST_REASON:
@@ -112,7 +116,7 @@ def _drained(context: Context) -> dict[str, Any]:
 
 @route("GET /v1/mode", ModeAnswer)
 async def show_mode(context: Context, *_: object) -> web.Response:
-    """what regulation may do"""
+    """What regulation may do."""
     regulator = context.driver.controller.regulator
     stood_s = regulator.shadow.stood_s(context.now_s)
     return json_answer({"mode": regulator.mode, "shadow_suspended_s": stood_s})
@@ -120,7 +124,7 @@ async def show_mode(context: Context, *_: object) -> web.Response:
 
 @route("POST /v1/mode", ModeAnswer, right="regulate", body=_Switch)
 async def switch_mode(context: Context, request: web.Request, asked: _Switch) -> web.StreamResponse:
-    """switch it"""
+    """Switch the mode of regulation."""
     by = user_name(context.access.who(request).uid)
     event = ev.ModeChanged(at_s=context.now_s, mode=asked.mode, by=by)
     await context.driver.order(Batch(mode=asked.mode), event)

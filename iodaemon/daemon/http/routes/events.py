@@ -14,7 +14,7 @@ from iodaemon.core.decision import Transition
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.why import explain
 from iodaemon.daemon.http.answer import LINES, PIECE_BYTES, Answer, json_answer
-from iodaemon.daemon.http.context import Context, parse_event, parse_time
+from iodaemon.daemon.http.context import LARGEST_ID, Context, parse_number, parse_time
 from iodaemon.daemon.http.record import STAGES, find_stage
 from iodaemon.daemon.http.route import route
 from iodaemon.daemon.journal.record import Event, Note
@@ -36,7 +36,7 @@ _MOST_SAMPLES: Final = 3600
 
 @route("GET /v1/jobs/{id}/why", WhyAnswer)
 async def tell_why(context: Context, _: web.Request, job: Job) -> web.Response:
-    """why it is where it is"""
+    """Why a job is where it is."""
     controller = context.driver.controller
     told = explain(
         context.state,
@@ -73,7 +73,7 @@ def _life(journal: Journal, job_id: JobId) -> Sequence[Event]:
 
 @route("GET /v1/events", LINES, "since", "after", "follow", headers=(LAST_EVENT,))
 async def tell_events(context: Context, request: web.Request) -> web.StreamResponse:
-    """what happens
+    """What happens.
 
     First what happened since then or after that event. All of it is read from the journal: what is
     told is durable.
@@ -106,10 +106,15 @@ def _beginning(request: web.Request, now_s: float) -> tuple[float | None, int | 
     if "after" in request.query:
         if since_s is not None:
             raise RequestError("'since' and 'after' exclude each other; give one of them")
-        return None, parse_event(request.query["after"], "after")
-    if LAST_EVENT in request.headers:  # of a stream that began with 'since', and is resumed
-        return None, parse_event(request.headers[LAST_EVENT], LAST_EVENT)
-    return since_s, None
+        after = request.query["after"]
+    elif LAST_EVENT in request.headers:  # of a stream that began with 'since', and is resumed
+        after = request.headers[LAST_EVENT]
+    else:
+        return since_s, None
+    try:
+        return None, min(parse_number(after), LARGEST_ID)
+    except RequestError as error:
+        raise RequestError(f"{after[:40]!r} is no event; write the 'id' of one") from error
 
 
 async def _tell_past(
@@ -146,7 +151,6 @@ async def _tell_after(journal: Journal, answer: Answer, told: int, until: int) -
 
 
 async def _tell_on(context: Context, answer: Answer, told: int) -> None:
-    """Tell what becomes durable, until the daemon ends."""
     journal = context.journal
 
     def is_due() -> bool:
@@ -175,7 +179,7 @@ def _line(event: Event) -> bytes:
 
 @route("GET /v1/samples", SamplesAnswer, "since")
 async def tell_samples(context: Context, request: web.Request) -> web.StreamResponse:
-    """raw samples"""
+    """Raw samples."""
     since_s = parse_time(request.query, "since", context.now_s) or 0.0
     async with Answer(request) as answer:
         await answer.take_turn()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -25,7 +25,7 @@ from iodaemon.core.trace import Trace
 from iodaemon.daemon.account import parse_user, user_name
 from iodaemon.daemon.http.answer import Answer, json_answer
 from iodaemon.daemon.http.context import Context, parse_number
-from iodaemon.daemon.http.record import expected_record
+from iodaemon.daemon.http.record import expected_record, pick
 from iodaemon.daemon.http.route import route
 from iodaemon.daemon.journal.record import Batch
 from iodaemon.errors import NotPermitted, RequestError
@@ -39,6 +39,7 @@ _LONGEST_S: Final = 10 * 365 * 86400.0
 _LATEST_S: Final = 253402300799.0
 """The end of the year 9999: no later time can be written as a date."""
 
+_T = TypeVar("_T")
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Uid = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 _Word = Annotated[str, msgspec.Meta(max_length=4096)]
@@ -74,7 +75,7 @@ class _Forget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @route("GET /v1/hints", HintsAnswer, "user", "name", "limit")
 async def show_hints(context: Context, request: web.Request) -> web.Response:
-    """what is known of jobs' I/O"""
+    """What is known of jobs' I/O."""
     query = request.query
     uid = await asyncio.to_thread(parse_user, query["user"]) if "user" in query else None
     limit = min(_MOST_ROWS, parse_number(query.get("limit", str(_MOST_ROWS))))
@@ -97,33 +98,34 @@ async def show_hints(context: Context, request: web.Request) -> web.Response:
 async def _hints(
     context: Context, chooses: Callable[[Key], bool], limit: int
 ) -> list[dict[str, Any]]:
-    """The first of the chosen ones; others are answered meanwhile."""
     recollection, now_s = context.knowledge.recollection, context.now_s
     rows: list[dict[str, Any]] = []
-    for place, entry in enumerate(recollection.entries(), 1):
+    async for entry in _in_turns(recollection.entries()):
         if len(rows) >= limit:
             break
         if chooses(entry.key) and (found := recollection.look_up(entry, now_s)) is not None:
-            told = {"last_s": found.last_s, "run_s": found.run_s}
-            told |= {"predictions": found.predictions, "off": found.off}
+            told = pick(found, "last_s", "run_s", "predictions", "off")
             rows.append({**_who(found.key), "expected": expected_record(found.expected), **told})
-        if place % _LOOKED_AT_ONCE == 0:
-            await asyncio.sleep(0)
     return rows
 
 
 async def _lessons(
     context: Context, chooses: Callable[[Key], bool], limit: int
 ) -> list[dict[str, Any]]:
-    """Of the chosen kinds those that were learned of last; others are answered meanwhile."""
     rows: list[dict[str, Any]] = []
-    for place, (kind, lesson) in enumerate([*context.state.lessons.items()], 1):
+    async for kind, lesson in _in_turns([*context.state.lessons.items()]):
         key = key_of_kind(kind)
         if key is not None and chooses(key):
             rows.append({**_who(key), **msgspec.structs.asdict(lesson)})
+    return sorted(rows, key=lambda row: (-row["at_s"], row["uid"], row["key"]))[:limit]
+
+
+async def _in_turns(known: Iterable[_T]) -> AsyncIterator[_T]:
+    """Each of them; others are answered meanwhile."""
+    for place, each in enumerate(known, 1):
+        yield each
         if place % _LOOKED_AT_ONCE == 0:
             await asyncio.sleep(0)
-    return sorted(rows, key=lambda row: (-row["at_s"], row["uid"], row["key"]))[:limit]
 
 
 def _who(key: Key) -> dict[str, Any]:
@@ -132,7 +134,7 @@ def _who(key: Key) -> dict[str, Any]:
 
 @route("POST /v1/hints", ImportAnswer, body=_Import, statuses=(201,))
 async def import_runs(context: Context, request: web.Request, asked: _Import) -> web.Response:
-    """teach what runs elsewhere did"""
+    """Teach what runs elsewhere did."""
     await context.access.refuse_stranger(context.access.who(request), "hint")
     if not 1 <= len(asked.runs) <= _MOST_TRACES:
         raise RequestError(f"{len(asked.runs)} runs in one import; send 1 to {_MOST_TRACES}")
@@ -146,7 +148,7 @@ async def import_runs(context: Context, request: web.Request, asked: _Import) ->
 
 @route("POST /v1/hints/forget", ForgetAnswer, body=_Forget)
 async def forget_hints(context: Context, request: web.Request, asked: _Forget) -> web.Response:
-    """let earlier runs say nothing"""
+    """Let earlier runs say nothing."""
     await context.access.refuse_stranger(context.access.who(request), "hint")
     uid = _whose(context, request, asked.uid)
     context.refuse_unwritable()
@@ -223,20 +225,9 @@ def _traces(
             raise RequestError(
                 f"run {place} of {len(runs)} names no program; say with --name of which jobs it is"
             )
-        yield Trace(
-            uid=uid,
-            command=run.command,
-            name=run.name,
-            log=_identity(run),
-            ended_s=run.ended_s,
-            imported_s=now_s,
-            run_s=run.run_s,
-            processes=run.processes,
-            read_bytes=run.read_bytes,
-            written_bytes=run.written_bytes,
-            io_s=run.io_s,
-            operations=run.operations,
-        )
+        told = {**msgspec.structs.asdict(run), "uid": uid}
+        del told["job"]
+        yield Trace(**told, log=_identity(run), imported_s=now_s)
 
 
 def _identity(run: ImportedRun) -> str:

@@ -36,7 +36,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 async def ask_for_turn(
     context: Context, request: web.Request, job: Job, asked: _Asked
 ) -> web.StreamResponse:
-    """ask for a turn to do I/O"""
+    """Ask for a turn to do I/O."""
     if not job.is_live:
         raise RequestError(f"job {job.id} is {job.state}; only a job that runs does I/O")
     if asked.phase == "done":
@@ -108,7 +108,6 @@ def _withdraw(context: Context, job_id: JobId) -> None:
 
 
 def _live(context: Context, job_id: JobId) -> Job | None:
-    """The job while it lives and the daemon serves; else None."""
     job = context.state.jobs.get(job_id)
     return None if job is None or not job.is_live or context.ending.is_set() else job
 

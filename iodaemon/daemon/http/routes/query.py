@@ -52,9 +52,9 @@ class _Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @route("GET /v1/jobs", JobsAnswer, *SELECTOR_KEYS, "all", "limit")
 async def list_jobs(context: Context, request: web.Request) -> web.StreamResponse:
-    """the queue"""
+    """The queue."""
     limit = parse_number(request.query.get("limit", str(MOST_JOBS)))
-    asked = selector_of(request)
+    asked = selector_of(request.query)
     all_jobs = bool(asked.select) or request.query.get("all") == "1"
     states = parse_states(asked.state) or [
         state for state in JobState if all_jobs or not state.is_final
@@ -74,12 +74,13 @@ async def list_jobs(context: Context, request: web.Request) -> web.StreamRespons
 
 @route("GET /v1/jobs/{id}", JobDetail)
 async def show_job(context: Context, _: web.Request, job: Job) -> web.Response:
-    """one job"""
+    """One job."""
+    config = context.force.config
     counters = context.state.meter.counters(job.id) if job.is_live else None
     extra = {
-        "pids": context.pids(job.id),
+        "pids": context.door.pids(job.id),
         "counters": msgspec.to_builtins(counters),
-        "output_kept_s": context.retain_s() if asked_path(job, "stdout") is None else None,
+        "output_kept_s": config.retain_s if asked_path(job, "stdout") is None else None,
     }
     return json_answer({**context.record(job), **extra})
 
@@ -89,7 +90,7 @@ async def show_job(context: Context, _: web.Request, job: Job) -> web.Response:
     right="read_output",
 )
 async def read_output(context: Context, request: web.Request, job: Job) -> web.StreamResponse:
-    """its output"""
+    """A job's output."""
     stream = request.query.get("stream", "stdout")
     tail = parse_number(request.query["tail"]) if "tail" in request.query else None
     begin = parse_number(request.query.get("begin", "0"))
@@ -122,9 +123,9 @@ async def read_output(context: Context, request: web.Request, job: Job) -> web.S
 
 @route("GET /v1/me", MeAnswer)
 async def show_caller(context: Context, request: web.Request) -> web.Response:
-    """who asks, and from within which job"""
+    """Who asks, and from within which job."""
     actor = context.access.who(request)
-    job_id = context.job_of(actor.pid)
+    job_id = context.door.job_of(actor.pid)
     return json_answer({"uid": actor.uid, "user": user_name(actor.uid), "job_id": job_id})
 
 
@@ -133,7 +134,7 @@ async def show_caller(context: Context, request: web.Request) -> web.Response:
 
 @route("POST /v1/wait", WaitAnswer, body=_Wait)
 async def wait(context: Context, request: web.Request, asked: _Wait) -> web.StreamResponse:
-    """wait for ends"""
+    """Wait until jobs have ended."""
     ids = list(dict.fromkeys(map(JobId, asked.ids)))
     async with Answer(request) as answer:
         if len(ids) > _MANY:
@@ -157,12 +158,12 @@ async def wait(context: Context, request: web.Request, asked: _Wait) -> web.Stre
 
 @route("GET /v1/wait/all", AwaitedAnswer, *SELECTOR_KEYS, "since_s")
 async def list_awaited(context: Context, request: web.Request) -> web.Response:
-    """what 'iod wait all' waits for"""
+    """What 'iod wait all' waits for."""
     actor, now_s = context.access.who(request), context.now_s
     since_s = parse_time(request.query, "since_s", now_s)
     if since_s is None:
         since_s = context.wait_marks.since_s(actor.uid, session_of(actor.pid), now_s)
-    asked = selector_of(request)
+    asked = selector_of(request.query)
     if not asked.user:
         asked = msgspec.structs.replace(asked, user="me")
     async with Answer(request) as answer:
@@ -173,7 +174,7 @@ async def list_awaited(context: Context, request: web.Request) -> web.Response:
 
 @route("POST /v1/wait/all", MarkAnswer, body=_Told)
 async def note_told(context: Context, request: web.Request, told: _Told) -> web.Response:
-    """the caller knows of all ends of then"""
+    """The caller knows how all jobs of then ended."""
     actor, at_s = context.access.who(request), min(told.now_s, context.now_s)
     context.wait_marks.told(actor.uid, session_of(actor.pid), at_s)
     return json_answer({"since_s": at_s})
