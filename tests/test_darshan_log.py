@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from iodaemon.cli.darshan import PATIENCE_S, Reader, find_logs
+from iodaemon.cli.hint import PATIENCE_S, Reader, find_logs
 from iodaemon.errors import ConfigError
 
 SHIPPED = {

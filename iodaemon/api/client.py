@@ -73,6 +73,7 @@ class Client:
     Attributes:
         change: of the last request that changes something: ``sent``, or ``answered``; empty: there
             was none.
+        told_by: what shows whether that change was made.
 
     Every method may raise ``NoDaemon``, ``NotPermitted`` and ``RequestError``; those that name a
     job, ``NotFound``.
@@ -85,6 +86,7 @@ class Client:
         self.timeout_s = timeout_s
         self.reconnect_s = reconnect_s
         self.change = ""
+        self.told_by = ""
 
     def jobs(
         self,
@@ -432,7 +434,8 @@ class Client:
         try:
             send(connection, method, target, body, headers)
         finally:  # also where Ctrl-C comes meanwhile
-            self.change = "sent" if connection.is_change else self.change
+            if connection.is_change:
+                self.change, self.told_by = "sent", connection.told_by
         answer = receive(connection)
         self.change = "answered" if connection.is_change else self.change
         return answer

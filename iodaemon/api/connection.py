@@ -37,6 +37,16 @@ _INSTALLED: Final = "/etc/systemd/system/iodaemon.socket"
 """There where ``iod install`` has set up the service for all users."""
 
 
+_QUEUE: Final = "'iod queue' shows the jobs"
+_TOLD_BY: Final = {
+    "/v1/drain": "'iod drain' shows whether the node is drained",
+    "/v1/mode": "'iod mode' shows the mode",
+    "/v1/config": "'iod config show --running' shows what is in force",
+    "/v1/hints": "'iod hint show' shows what is known",
+}
+"""What shows whether a request to one of these was done."""
+
+
 class Response:
     """One answer (RFC 9112): its head, and its body as it comes.
 
@@ -114,12 +124,14 @@ class UnixConnection:
 
     Attributes:
         is_change: what was sent on it may change something.
+        told_by: the command that shows whether it did.
     """
 
     def __init__(self, socket_path: str, timeout_s: float | None) -> None:
         self.socket_path = socket_path
         self.timeout_s = timeout_s
         self.is_change = False
+        self.told_by = _QUEUE
         self.sock: socket.socket | None = None
         self._file: BufferedReader | None = None
 
@@ -212,18 +224,19 @@ def told_as_ours(connection: UnixConnection) -> Iterator[None]:
     try:
         yield
     except ConnectionError as error:
-        raise _unanswered(connection, "went away before its answer was complete") from error
+        cure = f"ask again, or {_start_one()}"
+        raise _unanswered(connection, "went away before its answer was complete", cure) from error
     except TimeoutError as error:
-        raise _unanswered(connection, "keeps silent (its log may say why)") from error
+        raise _unanswered(connection, "keeps silent", "look at its log, or ask again") from error
     except ValueError as error:
         raise not_ours(connection.socket_path, str(error) or type(error).__name__) from error
 
 
-def _unanswered(connection: UnixConnection, what: str) -> NoDaemon:
+def _unanswered(connection: UnixConnection, what: str, cure: str) -> NoDaemon:
     text = f"the daemon on {connection.socket_path} {what}"
     if connection.is_change:
-        return Unanswered(f"{text}: not known whether that was done; 'iod queue' shows the jobs")
-    return NoDaemon(f"{text}: ask again, or {_start_one()}")
+        return Unanswered(f"{text}: not known whether that was done; {connection.told_by}")
+    return NoDaemon(f"{text}: {cure}")
 
 
 def not_ours(path: str, why: str) -> RequestError:
@@ -249,6 +262,9 @@ def send(
         more = {"Content-Type": "application/x-ndjson"}
     is_question = target.startswith("/v1/wait") or target.endswith("dry_run=1")
     connection.is_change = method != "GET" and not is_question
+    connection.told_by = next(
+        (told for path, told in _TOLD_BY.items() if target.startswith(path)), _QUEUE
+    )
     with told_as_ours(connection):
         connection.request(method, target, data, {**headers, **more})
 

@@ -1,20 +1,21 @@
 """The command line, ``iod``."""
 
-from __future__ import annotations
+# Nothing else is loaded until Ctrl-C shows no traceback: 'signal' and 'typing' take milliseconds.
+import _signal  # type: ignore[import-not-found]
 
-import signal
-from collections.abc import Sequence
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: "Sequence[str] | None" = None) -> int:
     """Run one command line; its exit code.
 
     Args:
         argv: the words after ``iod``. None: those of this process.
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if argv is None and handler is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules load: no traceback
+    if argv is None and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # until modules are loaded
     from iodaemon.cli.program import run
 
     return run(argv)

@@ -1,20 +1,24 @@
-"""``iod config``: the configuration in force, one to begin with, and reading it again."""
+"""``iod config`` and ``iod policy``: what is in force, what could be, and what is wrong with it."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from iodaemon.api.model import JsonObject
 from iodaemon.cli import output
-from iodaemon.cli.command import OFF, App, AsJson, Context, Word, argument, option, verb
+from iodaemon.cli.command import OFF, App, AsJson, Word, argument, option, verb
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.output import Column
 from iodaemon.cli.session import Session, load_config_of_daemon
-from iodaemon.errors import ConfigError, IodaemonError, RequestError
+from iodaemon.errors import ConfigError, IodaemonError, NoDaemon, NotFound, RequestError
 from iodaemon.text import printable
+
+if TYPE_CHECKING:
+    from iodaemon.config import PolicyFile
 
 app = App()
 configs = App("Configuration: show, check, init, reload.")
@@ -24,20 +28,18 @@ _ANSWER_WITHIN_S: Final = 1.0
 """A daemon that is silent for longer is left out of the check."""
 
 Running = Annotated[bool, option("--running", text="Ask the daemon for what it runs with.")]
-Force = Annotated[bool, option("--force", text="Replace a FILE that is there.")]
 
 
 @verb(configs, "show")
-def show_config(ctx: Context, running: Running = OFF, as_json: AsJson = OFF) -> int:
+def show_config(session: Session, running: Running = OFF, as_json: AsJson = OFF) -> int:
     """Show every setting, its value, and where that comes from."""
-    session: Session = ctx.obj
     answer = session.client().config() if running else _configured(session)
     output.show(answer, lambda: _lines(answer), as_json=as_json)
     return 0
 
 
 @verb(configs, "check")
-def check_config(ctx: Context, as_json: AsJson = OFF) -> int:
+def check_config(session: Session, as_json: AsJson = OFF) -> int:
     """Check what a daemon that is started now would read.
 
     It checks what that daemon checks before it serves: policy, sockets, storage tiers and their
@@ -46,7 +48,6 @@ def check_config(ctx: Context, as_json: AsJson = OFF) -> int:
     """
     from iodaemon.daemon.preflight import Preflight
 
-    session: Session = ctx.obj
     notes: tuple[str, ...] = ()
     try:
         config, _ = load_config_of_daemon(session)
@@ -68,7 +69,7 @@ def check_config(ctx: Context, as_json: AsJson = OFF) -> int:
 
 
 @verb(configs, "reload")
-def reload(ctx: Context, as_json: AsJson = OFF) -> int:
+def reload(session: Session, as_json: AsJson = OFF) -> int:
     """Have the daemon read configuration and policy again.
 
     Tells what changed, and what needs a restart to. A file with an error changes nothing. For
@@ -76,7 +77,6 @@ def reload(ctx: Context, as_json: AsJson = OFF) -> int:
     """
     from iodaemon.api.care import reload_config
 
-    session: Session = ctx.obj
     answer = reload_config(session.client())
     if as_json:
         output.print_json(answer)
@@ -92,7 +92,10 @@ def reload(ctx: Context, as_json: AsJson = OFF) -> int:
 
 
 @verb(configs, "init")
-def init_config(file: Annotated[Word, argument("FILE")] = None, force: Force = OFF) -> int:
+def init_config(
+    file: Annotated[Word, argument("FILE")] = None,
+    force: Annotated[bool, option("--force", text="Replace a FILE that is there.")] = OFF,
+) -> int:
     """Print a configuration to edit, or write it to FILE.
 
     It explains every setting and, as it stands, changes none.
@@ -129,7 +132,7 @@ def _promised(session: Session) -> dict[str, int]:
 
 def _lines(document: JsonObject) -> list[str]:
     """One setting a line; a table without keys of its own says nothing and is left out."""
-    from iodaemon.cli.document import document_lines
+    from iodaemon.cli.output import document_lines
 
     settings = document.get("settings")
     if not isinstance(settings, list):
@@ -143,11 +146,7 @@ def _lines(document: JsonObject) -> list[str]:
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:
-    """Write a new file; an old one only by force.
-
-    Raises:
-        RequestError: it is there already, or cannot be written.
-    """
+    """Write a new file; an old one only by force."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w" if force else "x", encoding="utf-8") as file:
@@ -156,3 +155,136 @@ def _write(path: Path, text: str, *, force: bool) -> None:
         raise RequestError(f"{path} is there already: edit it, or replace it by --force") from error
     except OSError as error:
         raise RequestError(f"{path} cannot be written: {error.strerror}") from error
+
+
+policies = App("Policies: list, show, check.")
+app.verbs["policy"] = policies
+
+
+@verb(policies, "list")
+def list_policies(as_json: AsJson = OFF) -> int:
+    """List the policies and their files.
+
+    WHAT IT DOES is the first comment of the file. A narrow terminal leaves out FILE.
+    """
+    from iodaemon.config import find_policies, policy_search
+
+    found = find_policies(policy_search(os.environ))
+    named = [{"name": name, "path": str(path)} for name, path in found.items()]
+    output.show(named, lambda: _list_lines(found), as_json=as_json)
+    return 0
+
+
+def _list_lines(found: Mapping[str, Path]) -> list[str]:
+    rows = [(name, _told_of(path), str(path)) for name, path in found.items()]
+    columns = (Column("NAME"), Column("WHAT IT DOES"), Column("FILE", drop=1))
+    return output.table(columns, rows, width=output.terminal_columns())
+
+
+def _told_of(path: Path) -> str:
+    """The first line of a policy's file, if it is a comment."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        line = file.readline().strip()
+    return line.lstrip("# ") if line.startswith("#") else output.NOTHING
+
+
+@verb(policies, "show")
+def show_policy(
+    session: Session, name: Annotated[Word, argument("POLICY|FILE")] = None, as_json: AsJson = OFF
+) -> int:
+    """Show a policy, by default the one in force."""
+    document = _in_force(session) if name is None else _document(_noted(load_named(name)))
+    _print(document, as_json=as_json)
+    return 0
+
+
+@verb(policies, "check")
+def check_policy(
+    session: Session, name: Annotated[Word, argument("POLICY|FILE")] = None, as_json: AsJson = OFF
+) -> int:
+    """Check a policy, by default the configured one.
+
+    Its rules are run on simulated loads as well, of the daemon's sockets and disks where one
+    answers: an empty queue, jobs without hints, I/O that cannot be read, jobs that all stand
+    still, and others.
+    """
+    policy = _configured_policy(session) if name is None else _noted(load_named(name))
+    remarks = _tried(session, policy)
+    if as_json:
+        _print(_document(policy), as_json=True)
+    else:
+        print(f"policy {policy.name} is right ({policy.path})")
+    for remark in remarks:
+        output.say(remark)
+    return 0
+
+
+def _tried(session: Session, policy: PolicyFile) -> tuple[str, ...]:
+    """What the policy cannot do on this platform, and how it went on simulated loads."""
+    from iodaemon.rule_limit import RuleLimit
+    from iodaemon.simulator.policy_check import any_platform, platform_of, try_policy
+
+    try:
+        platform = platform_of(session.client().node())
+    except NoDaemon:
+        platform = any_platform()
+    limit = RuleLimit()
+    try:
+        remarks = try_policy(policy.rules, platform, limit=limit)
+    finally:
+        limit.close()
+    return (*policy.rules.cautions(platform), *remarks)
+
+
+def _in_force(session: Session) -> dict[str, Any]:
+    """The daemon's policy; the configured one where no daemon runs."""
+    try:
+        return session.client().policy()
+    except NoDaemon:
+        policy = _configured_policy(session)
+        output.say(f"no daemon runs; this is what one would start with, {policy.path}")
+        return _document(policy)
+
+
+def _configured_policy(session: Session) -> PolicyFile:
+    config = session.load_config({})
+    return _noted(load_named(config.policy, config.policy_overrides, config.file))
+
+
+def _noted(policy: PolicyFile) -> PolicyFile:
+    """The policy; its notes are printed."""
+    for note in policy.notes:
+        output.say(note)
+    return policy
+
+
+def load_named(
+    name: str, overrides: dict[str, Any] | None = None, overrides_from: str | None = None
+) -> PolicyFile:
+    """The policy."""
+    from iodaemon.config import find_policies, load_policy, policy_search
+
+    search = policy_search(os.environ)
+    try:
+        return load_policy(
+            name, overrides=overrides or {}, search=search, overrides_from=overrides_from
+        )
+    except ConfigError as error:
+        is_file = "/" in name or name.endswith(".toml")
+        is_there = os.path.exists(name) if is_file else name in find_policies(search)
+        if is_there:
+            raise
+        raise NotFound(str(error)) from error
+
+
+def _document(policy: PolicyFile) -> dict[str, Any]:
+    from iodaemon.config import rule_tables
+
+    about = {"name": policy.name, "path": str(policy.path), "source": policy.source}
+    return {**about, **rule_tables(policy.rules)}
+
+
+def _print(document: dict[str, Any], *, as_json: bool) -> None:
+    from iodaemon.cli.output import document_lines
+
+    output.show(document, lambda: document_lines(document, absent="none"), as_json=as_json)

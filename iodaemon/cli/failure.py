@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from iodaemon.errors import (
     ConfigError,
@@ -20,15 +20,6 @@ from iodaemon.errors import (
 _DIGITS_MAX: Final = 18
 """Fits into the journal's 64-bit integers."""
 _SHOWN: Final = 40
-
-
-def is_click(error: BaseException) -> bool:
-    """Whether it is typer's complaint about a command line.
-
-    Typer 0.29 brings its own copy of click, older ones use click itself: either way its class has
-    an ancestor of this name.
-    """
-    return any(cls.__name__ == "ClickException" for cls in type(error).__mro__)
 
 
 class ExitCode(enum.IntEnum):
@@ -57,7 +48,7 @@ class OutputError(IodaemonError):
 
 def exit_code(error: BaseException) -> ExitCode:
     """The code for an error."""
-    if isinstance(error, UsageError) or is_click(error):
+    if isinstance(error, UsageError):
         return ExitCode.USAGE
     if isinstance(error, NotFound | FileNotFoundError):
         return ExitCode.NOT_FOUND
@@ -74,11 +65,7 @@ def exit_code(error: BaseException) -> ExitCode:
 
 @contextmanager
 def hopeless() -> Iterator[None]:
-    """Whatever is wrong with the configuration here, starting again does not mend it.
-
-    Raises:
-        HopelessError: in place of a ConfigError.
-    """
+    """Whatever is wrong with the configuration here, starting again does not mend it."""
     try:
         yield
     except ConfigError as error:
@@ -97,9 +84,6 @@ def count(option: str, text: str, what: str, example: str, *, least: int = 1, mo
     Args:
         what: is counted, in the plural.
         most: that it may be; 0: any.
-
-    Raises:
-        UsageError: it is no such number.
     """
     number = find_number(text)
     if number is None or number < least or 0 < most < number:
@@ -112,11 +96,7 @@ def count(option: str, text: str, what: str, example: str, *, least: int = 1, mo
 
 
 def size_bytes(option: str, text: str, *, bare_unit: str = "") -> int:
-    """The size that an option has; a bare number is of this unit.
-
-    Raises:
-        UsageError: it is none; names the option.
-    """
+    """The size that an option has; a bare number is of this unit."""
     from iodaemon.units import is_bare, parse_bytes
 
     try:
@@ -126,11 +106,7 @@ def size_bytes(option: str, text: str, *, bare_unit: str = "") -> int:
 
 
 def duration_s(option: str, text: str, *, bare_unit_s: float = 1.0) -> float:
-    """The duration that an option has; a bare number is of this unit.
-
-    Raises:
-        UsageError: it is none; names the option.
-    """
+    """The duration that an option has; a bare number is of this unit."""
     from iodaemon.units import parse_duration_s
 
     try:
@@ -143,8 +119,6 @@ def line(error: BaseException) -> str:
     """The error in one line that says what to do."""
     if isinstance(error, IodaemonError):
         text = str(error)
-    elif is_click(error):
-        text = _usage_line(error)
     elif isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     else:
@@ -173,32 +147,3 @@ def nearest(word: str, known: Iterable[str], otherwise: str) -> str:
     """The end of a message: the known word nearest to this one, or else where they are listed."""
     found = find_near(word, known)
     return f": did you mean {found}?" if found else f": {otherwise}"
-
-
-def _usage_line(error: Any) -> str:
-    """Typer's complaint in our words."""
-    path = error.ctx.command_path if getattr(error, "ctx", None) else "iod"
-    if hasattr(error, "possibilities"):
-        return _unknown_option(error, path)
-    text: str = error.format_message().rstrip(".")
-    if text.startswith(("no verb", "No verb")):
-        return text
-    if text == "Missing command":
-        return f"no verb given: '{path} --help' lists them"
-    text = text[:1].lower() + text[1:]
-    return f"{text}: '{path} --help' shows how"
-
-
-def _unknown_option(error: Any, path: str) -> str:
-    name: str = error.option_name
-    if error.ctx is None:
-        return f"no option {name}: '{path} --help' lists them"
-    if name in _options(error.ctx.find_root()):
-        return f"{name} goes before the verb, as in 'iod {name} ... {path.partition(' ')[2]}'"
-    hint = f"'{path} --help' lists them"
-    return f"no option {name} in '{path}'{nearest(name, _options(error.ctx), hint)}"
-
-
-def _options(ctx: Any) -> list[str]:
-    params = ctx.command.get_params(ctx)
-    return [opt for param in params for opt in param.opts if opt.startswith("--")]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
-from typing import TYPE_CHECKING, Annotated, Any, Final
+import stat
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Annotated, Any, Final, NamedTuple, Self
 
-from iodaemon.api.model import Accuracy, Hint, HintsAnswer, ImportedRun, Lesson
+from iodaemon.api.model import Hint, HintsAnswer, ImportedRun, Lesson
 from iodaemon.cli import output
 from iodaemon.cli.command import (
     OFF,
     App,
     AsJson,
-    Context,
     NoHeader,
     OfUser,
     Word,
@@ -23,48 +29,91 @@ from iodaemon.cli.command import (
 from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.output import NOTHING, Column, factor, percent
 from iodaemon.cli.session import Session
-from iodaemon.errors import NotFound
-
-if TYPE_CHECKING:
-    from iodaemon.cli.darshan import Reading
+from iodaemon.errors import ConfigError, NotFound
+from iodaemon.units import format_bytes, format_duration
 
 app = App()
 hints = App("What is known of jobs' I/O: show, import, forget.")
 app.verbs["hint"] = hints
 
+
+def _share(share: float | None) -> str:
+    return NOTHING if share is None else percent(share)
+
+
+def _requests(requests: float | None) -> str:
+    return NOTHING if requests is None else f"{requests:.3g}"
+
+
+def _minute(at_s: float) -> str:
+    return NOTHING if at_s == 0.0 else output.local_time(at_s)[:-3]
+
+
+def _run_time(hint: Hint) -> str:
+    return NOTHING if hint["run_s"] is None else format_duration(hint["run_s"])
+
+
 COLUMNS: Final = (
-    Column("SOURCE"),
-    Column("EXPECTED", is_number=True),
-    Column("IN-I/O", is_number=True),
-    Column("REQ/s", is_number=True),
-    Column("CONF", is_number=True),
-    Column("RUNS", is_number=True),
-    Column("RUN", is_number=True),
-    Column("LAST"),
-    Column("WRONG", is_number=True),
-    Column("USER", width_max=8),
-    Column("KEY"),
+    Column("SOURCE", lambda hint: hint["expected"]["source"]),
+    Column("EXPECTED", lambda h: output.rate(h["expected"]["rate_bytes_per_s"]), is_number=True),
+    Column("IN-I/O", lambda hint: _share(hint["expected"]["io_share"]), is_number=True),
+    Column("REQ/s", lambda h: _requests(h["expected"]["operations_per_s"]), is_number=True),
+    Column("CONF", lambda hint: f"{hint['expected']['confidence']:.2f}", is_number=True),
+    Column("RUNS", lambda hint: str(hint["expected"]["runs"]), is_number=True),
+    Column("RUN", _run_time, is_number=True),
+    Column("LAST", lambda hint: _minute(hint["last_s"])),
+    Column("WRONG", lambda h: NOTHING if h["off"] is None else factor(h["off"]), is_number=True),
+    Column("USER", lambda hint: hint["user"], width_max=8),
+    Column("KEY", lambda hint: hint["key"]),
 )
+
+
+def _gain(lesson: Lesson) -> str:
+    is_known = lesson["limit"] is not None and lesson["too_many"] is not None
+    return factor(lesson["gain"]) if is_known else NOTHING
+
+
+def _number(value: int | None) -> str:
+    return NOTHING if value is None else str(value)
+
+
+def _memory(lesson: Lesson) -> str:
+    size = lesson["footprint_bytes"]
+    return NOTHING if size is None else format_bytes(size)
+
+
 _LESSON_COLUMNS: Final = (
-    Column("FOR"),
-    Column("AT-ONCE", is_number=True),
-    Column("TOO-MANY", is_number=True),
-    Column("GAIN", is_number=True),
-    Column("TRIED", is_number=True),
-    Column("MEMORY", is_number=True),
-    Column("LEARNED"),
-    Column("USER", width_max=8),
-    Column("KEY"),
+    Column("FOR", lambda lesson: lesson["resource"] or NOTHING),
+    Column("AT-ONCE", lambda lesson: _number(lesson["limit"]), is_number=True),
+    Column("TOO-MANY", lambda lesson: _number(lesson["too_many"]), is_number=True),
+    Column("GAIN", _gain, is_number=True),
+    Column("TRIED", lambda lesson: str(lesson["tries"]), is_number=True),
+    Column("MEMORY", _memory, is_number=True),
+    Column("LEARNED", lambda lesson: _minute(lesson["at_s"])),
+    Column("USER", lambda lesson: lesson["user"], width_max=8),
+    Column("KEY", lambda lesson: lesson["key"]),
 )
+
+
+def _run_rate(run: ImportedRun) -> str:
+    return output.rate((run["read_bytes"] + run["written_bytes"]) / run["run_s"])
+
+
+def _run_requests(run: ImportedRun) -> str:
+    operations = run["operations"]
+    return _requests(None if operations is None else operations / run["run_s"])
+
+
 _RUN_COLUMNS: Final = (
-    Column("EXPECTED", is_number=True),
-    Column("IN-I/O", is_number=True),
-    Column("REQ/s", is_number=True),
-    Column("RUN", is_number=True),
-    Column("UID", is_number=True),
-    Column("LOG"),
-    Column("COMMAND"),
+    Column("EXPECTED", lambda pair: _run_rate(pair[1]), is_number=True),
+    Column("IN-I/O", lambda p: _share(min(1.0, p[1]["io_s"] / p[1]["run_s"])), is_number=True),
+    Column("REQ/s", lambda pair: _run_requests(pair[1]), is_number=True),
+    Column("RUN", lambda pair: format_duration(pair[1]["run_s"]), is_number=True),
+    Column("UID", lambda pair: str(pair[1]["uid"]), is_number=True),
+    Column("LOG", lambda pair: os.path.basename(pair[0].path)),
+    Column("COMMAND", lambda pair: " ".join(pair[1]["command"])),
 )
+"""Of a log and the run that is told in it."""
 _NONE_YET: Final = "nothing is known yet"
 _NONE_NOW: Final = "no key is known now"
 """Where the accuracy is left of what was forgotten."""
@@ -73,24 +122,13 @@ _NONE_OF_THESE: Final = "nothing is known of these: 'iod hint show' lists all"
 _MOST_AT_ONCE: Final = 1000
 _LARGEST_UID: Final = 2**32 - 1
 
-Logs = Annotated[Words, argument("LOG")]
-Keys = Annotated[Words, argument("KEY")]
-Glob = Annotated[Word, argument("NAME")]
 Limit = Annotated[Word, option("--limit", metavar="COUNT", text="The last so many [1000].")]
-Whose = Annotated[
-    Word, option("-u", "--user", metavar="USER", text="Of whose jobs, also me [as in the log].")
-]
-Owner = Annotated[Word, option("-u", "--user", metavar="USER", text="Of whose jobs [yours].")]
-OfName = Annotated[
-    Word, option("-J", "--name", metavar="NAME", text="Of the jobs with this name, too.")
-]
-DryRun = Annotated[bool, option("--dry-run", text="Read, print, and import nothing.")]
 
 
 @verb(hints, "show")
 def show(
-    ctx: Context,
-    name: Glob = None,
+    session: Session,
+    name: Annotated[Word, argument("NAME")] = None,
     user: OfUser = None,
     limit: Limit = None,
     no_header: NoHeader = OFF,
@@ -115,7 +153,6 @@ def show(
 
     query = [] if user is None else [("user", str(os.geteuid()) if user == "me" else user)]
     query += [(key, word) for key, word in (("name", name), ("limit", limit)) if word is not None]
-    session: Session = ctx.obj
     answer = list_hints(session.client(), query)
     if as_json:
         output.print_json(answer)
@@ -129,77 +166,37 @@ def show(
 
 
 def _lines(answer: HintsAnswer, *, header: bool) -> list[str]:
-    rows = [_row(hint) for hint in answer["hints"]]
-    titles = header and bool(rows)
-    lines = output.table(COLUMNS, rows, header=titles, width=output.terminal_columns())
+    titles = header and bool(answer["hints"])
+    lines = output.listing(COLUMNS, answer["hints"], header=titles)
     if not header:
         return lines
-    lines += map(accuracy_line, answer["accuracy"])
-    lessons = [_lesson_row(lesson) for lesson in answer.get("lessons", [])]
-    if lessons:
-        table = output.table(_LESSON_COLUMNS, lessons, width=output.terminal_columns())
+    for accuracy in answer["accuracy"]:
+        jobs = output.count_of(accuracy["predictions"], "job")
+        off = factor(accuracy["off"])
+        lines.append(f"{accuracy['source']}: wrong by {off}, typically, for {jobs}")
+    if lessons := answer.get("lessons", []):
+        table = output.listing(_LESSON_COLUMNS, lessons)
         lines += ["", *table] if lines else table
     return lines
 
 
-def _lesson_row(lesson: Lesson) -> list[str]:
-    from iodaemon.units import format_bytes
-
-    limit, many, memory = lesson["limit"], lesson["too_many"], lesson["footprint_bytes"]
-    return [
-        lesson["resource"] or NOTHING,
-        NOTHING if limit is None else str(limit),
-        NOTHING if many is None else str(many),
-        NOTHING if limit is None or many is None else factor(lesson["gain"]),
-        str(lesson["tries"]),
-        NOTHING if memory is None else format_bytes(memory),
-        NOTHING if lesson["at_s"] == 0.0 else output.local_time(lesson["at_s"])[:-3],
-        lesson["user"],
-        lesson["key"],
-    ]
-
-
-def _row(hint: Hint) -> list[str]:
-    from iodaemon.units import format_duration
-
-    expected = hint["expected"]
-    return [
-        expected["source"],
-        output.rate(expected["rate_bytes_per_s"]),
-        *_share_and_requests(expected["io_share"], expected["operations_per_s"]),
-        f"{expected['confidence']:.2f}",
-        str(expected["runs"]),
-        NOTHING if hint["run_s"] is None else format_duration(hint["run_s"]),
-        output.local_time(hint["last_s"])[:-3],
-        NOTHING if hint["off"] is None else factor(hint["off"]),
-        hint["user"],
-        hint["key"],
-    ]
-
-
-def _share_and_requests(share: float | None, requests: float | None) -> list[str]:
-    return [
-        NOTHING if share is None else percent(share),
-        NOTHING if requests is None else f"{requests:.3g}",
-    ]
-
-
-def accuracy_line(accuracy: Accuracy) -> str:
-    """How wrong the predictions of one source were."""
-    jobs = output.count_of(accuracy["predictions"], "job")
-    return f"{accuracy['source']}: wrong by {factor(accuracy['off'])}, typically, for {jobs}"
-
-
 # -- import ----------------------------------------------------------------------------------------
+
+User = Annotated[
+    Word, option("-u", "--user", metavar="USER", text="Of whose jobs, also me [as in the log].")
+]
+Name = Annotated[
+    Word, option("-J", "--name", metavar="NAME", text="Of the jobs with this name, too.")
+]
 
 
 @verb(hints, "import")
 def import_logs(
-    ctx: Context,
-    logs: Logs = None,
-    user: Whose = None,
-    name: OfName = None,
-    dry_run: DryRun = OFF,
+    session: Session,
+    logs: Annotated[Words, argument("LOG")] = None,
+    user: User = None,
+    name: Name = None,
+    dry_run: Annotated[bool, option("--dry-run", text="Read, print, and import nothing.")] = OFF,
     as_json: AsJson = OFF,
 ) -> int:
     """Import what runs elsewhere did, from Darshan logs.
@@ -209,13 +206,11 @@ def import_logs(
 
     Darshan's library is needed: pip install 'iodaemon[darshan]'.
     """
-    from iodaemon.cli.darshan import Reader, find_logs, require_library
 
     if not logs:
         raise UsageError("no log given: name files or folders")
     require_library()
     uid = None if user is None else find_uid(user)
-    session: Session = ctx.obj
     with Reader() as reader:
         readings = [_judged(reader.read(path), uid, name) for path in find_logs(logs)]
     for reading in readings:
@@ -231,11 +226,7 @@ def import_logs(
 
 
 def find_uid(user: str) -> int:
-    """The number of a user; ``me`` is who asks.
-
-    Raises:
-        NotFound: there is no such user.
-    """
+    """The number of a user; ``me`` is who asks."""
     if user == "me":
         return os.geteuid()
     if user.isascii() and user.isdigit():
@@ -308,8 +299,7 @@ def _tell(
         output.print_json(told)
         return
     if dry_run and runs:
-        rows = [_run_row(reading, run) for reading, run in zip(used, runs, strict=True)]
-        print("\n".join(output.table(_RUN_COLUMNS, rows, width=output.terminal_columns())))
+        print("\n".join(output.listing(_RUN_COLUMNS, zip(used, runs, strict=True))))
     if dry_run:
         output.say(f"{output.count_of(len(runs), 'run')} would be imported; nothing was")
     else:
@@ -317,26 +307,15 @@ def _tell(
         print(f"{output.count_of(counts['imported'], 'run')} imported{known}")
 
 
-def _run_row(reading: Reading, run: ImportedRun) -> list[str]:
-    from iodaemon.units import format_duration
-
-    operations = run["operations"]
-    requests = None if operations is None else operations / run["run_s"]
-    return [
-        output.rate((run["read_bytes"] + run["written_bytes"]) / run["run_s"]),
-        *_share_and_requests(min(1.0, run["io_s"] / run["run_s"]), requests),
-        format_duration(run["run_s"]),
-        str(run["uid"]),
-        os.path.basename(reading.path),
-        " ".join(run["command"]),
-    ]
-
-
 # -- forget ----------------------------------------------------------------------------------------
+
+Owner = Annotated[Word, option("-u", "--user", metavar="USER", text="Of whose jobs [yours].")]
 
 
 @verb(hints, "forget")
-def forget(ctx: Context, keys: Keys = None, user: Owner = None) -> int:
+def forget(
+    session: Session, keys: Annotated[Words, argument("KEY")] = None, user: Owner = None
+) -> int:
     """Forget what earlier runs say under these keys.
 
     KEY is as 'iod hint show' has it, for example name:lu. Later runs teach it anew. With
@@ -346,7 +325,6 @@ def forget(ctx: Context, keys: Keys = None, user: Owner = None) -> int:
 
     if not keys:
         raise UsageError("no key given: 'iod hint show' lists them")
-    session: Session = ctx.obj
     uid = None if user is None else find_uid(user)
     forgotten = forget_hints(session.client(), keys, uid)
     for key in forgotten:
@@ -354,3 +332,106 @@ def forget(ctx: Context, keys: Keys = None, user: Owner = None) -> int:
     if missing := [key for key in keys if key not in forgotten]:
         raise NotFound(f"nothing is known under {', '.join(missing)}: 'iod hint show' lists them")
     return 0
+
+
+SUFFIX: Final = ".darshan"
+PATIENCE_S: Final = 60.0
+"""For one log; the largest that ship with the library take 0.2 s."""
+
+
+class Reading(NamedTuple):
+    """One log: what its run moved, or why that is not known."""
+
+    path: str
+    run: dict[str, Any] | None
+    problem: str = ""
+
+
+def find_logs(names: Iterable[str]) -> Iterator[str]:
+    """The files, and of folders all logs in and below them, by name.
+
+    A folder without any is given as it is: reading it says so.
+    """
+    for name in names:
+        logs = list(_logs_below(name)) if os.path.isdir(name) else []
+        yield from logs or [name]
+
+
+def _logs_below(folder: str) -> Iterator[str]:
+    for path, folders, files in os.walk(folder):
+        folders.sort()
+        for file in sorted(files):
+            if file.endswith(SUFFIX):
+                yield os.path.join(path, file)
+
+
+def require_library() -> None:
+    """Refuse where Darshan's library is not installed."""
+    if find_spec("darshan") is None:
+        raise ConfigError("Darshan's library is missing: pip install 'iodaemon[darshan]'")
+
+
+class Reader:
+    """Reads logs one after the other, in a process beside this one.
+
+    Use in a ``with``: no process is left behind.
+    """
+
+    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+        self._patience_s = patience_s
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.communicate()
+
+    def read(self, path: str) -> Reading:
+        """What one log tells; never raises for what is in it."""
+        if problem := _problem_of(path):
+            return Reading(path, None, problem)
+        process = self._process or self._begin()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(os.path.abspath(path)).encode() + b"\n")
+            process.stdin.flush()
+        line = process.stdout.readline()
+        if not line:
+            raise ConfigError(
+                "Darshan's library does not start: 'python -m darshan' says why; install it anew"
+            )
+        answer = json.loads(line)
+        if "problem" in answer:
+            return Reading(path, None, answer["problem"])
+        return Reading(path, answer)
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        program = ("-P", "-m", "iodaemon.darshan_log")  # -P: nothing of this folder
+        self._process = subprocess.Popen(
+            [sys.executable, *program, repr(self._patience_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+        return self._process
+
+
+def _problem_of(path: str) -> str:
+    """Why it is not even given to the library, or nothing."""
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            return f"no *{SUFFIX} in this folder"
+        if not stat.S_ISREG(mode):
+            return "no regular file"
+        with open(path, "rb") as file:
+            is_empty = not file.read(1)
+    except OSError as error:
+        return error.strerror or str(error)
+    return "empty" if is_empty else ""

@@ -1,4 +1,4 @@
-"""``iod install``: sets the service up on this machine, brings it up to date, takes it away."""
+"""``iod install`` and ``iod doctor``: the service on this machine, and what works here."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ import contextlib
 import getpass
 import os
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from iodaemon.api.client import Client
 from iodaemon.cli import output
-from iodaemon.cli.command import OFF, App, Context, option, verb
-from iodaemon.cli.failure import UsageError
-from iodaemon.cli.session import Session
+from iodaemon.cli.command import OFF, App, option, verb
+from iodaemon.cli.failure import ExitCode, UsageError
+from iodaemon.cli.session import SYSTEM_RUNTIME_DIR, Session, find_places, load_config_of_daemon
 from iodaemon.errors import ConfigError, IodaemonError, NoDaemon, NotPermitted, RequestError
+from iodaemon.text import printable
 
 if TYPE_CHECKING:
-    from iodaemon.api.model import JsonObject
+    from collections.abc import Iterator, Sequence
+
+    from iodaemon.api.model import Job, JsonObject
     from iodaemon.config import Settings
+    from iodaemon.doctor.account import Running
+    from iodaemon.doctor.examine import Subject
+    from iodaemon.doctor.finding import Finding
     from iodaemon.install.host import Host, Jobs
     from iodaemon.install.layout import Layout
     from iodaemon.install.program import Program
@@ -32,8 +39,6 @@ _LINGER: Final = "/var/lib/systemd/linger"
 _ANSWER_WITHIN_S: Final = 15.0
 _WAITING: Final = ("HELD", "PENDING")
 
-User = Annotated[bool, option("--user", text="A daemon of your own; root is not needed.")]
-Remove = Annotated[bool, option("--remove", text="Take away what install has made.")]
 Purge = Annotated[
     bool,
     option("--purge", text="With --remove: also journal, output of jobs, configuration, user."),
@@ -44,9 +49,9 @@ DryRun = Annotated[bool, option("--dry-run", text="Say what would be done, and d
 
 @verb(app, "install")
 def install(
-    ctx: Context,
-    user: User = OFF,
-    remove: Remove = OFF,
+    session: Session,
+    user: Annotated[bool, option("--user", text="A daemon of your own; root is not needed.")] = OFF,
+    remove: Annotated[bool, option("--remove", text="Take away what install has made.")] = OFF,
     purge: Purge = OFF,
     force: Force = OFF,
     dry_run: DryRun = OFF,
@@ -63,7 +68,6 @@ def install(
     _check_caller(is_user=user)
     from iodaemon.install.program import check_program, find_program
 
-    session: Session = ctx.obj
     program = find_program()
     config = _settings(session, is_system=not user, must_be_right=not remove)
     if not user:
@@ -132,12 +136,7 @@ def _carry_out(steps: list[Step], host: Host, client: Client, *, dry_run: bool) 
 
 
 def _check_caller(*, is_user: bool) -> None:
-    """Refuse whoever cannot, and where it cannot be.
-
-    Raises:
-        NotPermitted: not root.
-        RequestError: no systemd, or root asks for a user's own.
-    """
+    """Refuse whoever cannot, and where it cannot be."""
     if not is_user and os.geteuid() != 0:
         raise NotPermitted(
             "only root can set up a service for all users: call it by sudo; "
@@ -250,3 +249,118 @@ def _hints(layout: Layout) -> list[str]:
     if not os.path.exists(f"{_LINGER}/{getpass.getuser()}"):
         lines.append("at logout it ends, with its jobs: 'loginctl enable-linger' lets them go on")
     return lines
+
+
+_DAEMON_WITHIN_S: Final = 1.0
+"""A daemon that is silent for longer is left out of it."""
+_MOST_JOBS: Final = 50
+"""Whose processes' groups are looked at."""
+_WITH_PROCESSES: Final = ("RUNNING", "SUSPENDED_IO", "SUSPENDED_USER")
+
+AsJson = Annotated[bool, option("--json", text="The findings as a list, with their values.")]
+
+
+@verb(app, "doctor")
+def doctor(session: Session, as_json: AsJson = OFF) -> int:
+    """Check every feature on this machine.
+
+    Everything is really tried, in a few seconds, and removed again: moving bytes and finding them
+    counted, freezing a process, pinning it, committing to the state directory's disk. It needs no
+    daemon, and asks the one that runs.
+
+    ok: it works; lacking: it is not there, what that costs and how to get it; broken: it does not
+    do its work, and the exit code is 1.
+    """
+    from iodaemon.doctor.examine import is_broken
+    from iodaemon.doctor.scratch import ended_in_order
+
+    findings = []
+    with ended_in_order() as stop_if_asked:
+        for finding in _examine(session):
+            findings.append(finding)
+            if not as_json:
+                print("\n".join(map(printable, finding.lines)), flush=True)
+            stop_if_asked()
+    if as_json:
+        output.print_json([_record(finding) for finding in findings])
+    return ExitCode.REFUSED if is_broken(findings) else ExitCode.OK
+
+
+def _record(finding: Finding) -> dict[str, object]:
+    fields = ("verdict", "what", "measured", "cost", "remedy")
+    return {**{f: str(getattr(finding, f)) for f in fields}, "values": dict(finding.values)}
+
+
+def _examine(session: Session) -> Iterator[Finding]:
+    """Every finding as soon as it is made: of a wrong configuration first, then as without it."""
+    from iodaemon.doctor.examine import examine
+    from iodaemon.doctor.finding import broken
+
+    config: Settings
+    try:
+        socket_path = session.socket_path()
+        config, service_uid = load_config_of_daemon(session)
+    except ConfigError as error:
+        cost = "no daemon starts with it; what follows is of a daemon without a configuration file"
+        yield broken("configuration", str(error), cost=cost, remedy="mend that line")
+        socket_path, service_uid, config = _unconfigured(session)
+    yield from examine(_subject(socket_path, service_uid, config))
+
+
+def _unconfigured(session: Session) -> tuple[str, int | None, Settings]:
+    """The socket, the service's uid, and the settings, without any configuration file."""
+    from iodaemon.config import default_settings
+    from iodaemon.doctor.account import find_service_uid as look_up
+
+    settings = default_settings(os.environ, os.geteuid())
+    socket_path = session.api or str(settings.socket_path)
+    is_system = os.path.dirname(socket_path) == SYSTEM_RUNTIME_DIR
+    return socket_path, look_up() if is_system else None, settings
+
+
+def _subject(socket_path: str, service_uid: int | None, config: Settings) -> Subject:
+    """The places of the daemon that runs, else those as configured."""
+    from pathlib import Path
+
+    from iodaemon.api.client import Client
+    from iodaemon.doctor.examine import Subject
+
+    client = Client(socket_path, _DAEMON_WITHIN_S)
+    try:
+        node, settings = client.node(), client.config()
+        jobs = client.jobs()["jobs"]
+        users = [str(job["user"]) for job in jobs]
+        running = [] if service_uid is None else _running(client, jobs)
+    except IodaemonError:
+        node, settings, users, running = {}, {}, None, []
+    places = find_places(settings)
+    measured, sampling = node.get("measured"), node.get("sampling")
+    return Subject(
+        state_dir=Path(places.get("state_dir", config.state_dir)),
+        runtime_dir=Path(places.get("runtime_dir", config.runtime_dir)),
+        directory=Path(os.getcwd()),
+        sockets=config.topology.sockets,
+        slot=config.topology.slot,
+        measured=measured if isinstance(measured, dict) else None,
+        sampling=sampling if isinstance(sampling, dict) else None,
+        users=users,
+        running=running,
+        service_uid=service_uid,
+        supervisor_dir=Path(
+            places.get("supervisor_dir", places.get("state_dir", config.supervisor_state))
+        ),
+        tiers=config.tier if config.backend == "linux" else {},
+        node=node or None,
+    )
+
+
+def _running(client: Client, jobs: Sequence[Job]) -> list[Running]:
+    """The first jobs that have processes, each by its first one."""
+    from iodaemon.doctor.account import Running
+
+    found = []
+    live = (job for job in jobs if job["state"] in _WITH_PROCESSES)
+    for job in islice(live, _MOST_JOBS):
+        pids = client.job(job["id"]).get("pids", [])
+        found += [Running(job["id"], job["uid"], pid) for pid in pids[:1]]
+    return found

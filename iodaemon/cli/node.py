@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from iodaemon.api.model import JsonObject, JsonValue, ModeAnswer
+from iodaemon.api.model import JsonObject, ModeAnswer
 from iodaemon.cli import output
-from iodaemon.cli.command import OFF, App, AsJson, Context, Word, argument, option, verb
-from iodaemon.cli.document import document_lines
+from iodaemon.cli.command import OFF, App, AsJson, Word, argument, option, verb
 from iodaemon.cli.failure import UsageError, nearest
-from iodaemon.cli.output import Column
+from iodaemon.cli.output import Column, document_lines
 from iodaemon.cli.queue import condition_lines, drain_words
 from iodaemon.cli.selector import format_ids
 from iodaemon.cli.session import Session
 from iodaemon.core.condition import MODES
 from iodaemon.errors import RequestError
 from iodaemon.text import printable
+from iodaemon.units import format_duration
 
 if TYPE_CHECKING:
     from iodaemon.api.client import Client
@@ -25,55 +25,47 @@ app = App()
 
 
 @verb(app, "node")
-def node(ctx: Context, as_json: AsJson = OFF) -> int:
+def node(session: Session, as_json: AsJson = OFF) -> int:
     """Show sockets, slots, devices, and what is measured how."""
-    session: Session = ctx.obj
     answer = session.client().node()
     output.show(answer, lambda: _node_lines(answer), as_json=as_json)
     return 0
 
 
 def _node_lines(answer: JsonObject) -> list[str]:
-    condition = answer.pop("condition", None)
-    above = condition_lines(condition if isinstance(condition, dict) else None)
-    return [*above, *document_lines(_in_place(answer))]
-
-
-def _in_place(answer: JsonObject) -> JsonObject:
-    """The answer, with what is wrong with the calibrations where they would stand.
-
-    Limits of how many jobs contend are shown where there are any.
-    """
-    shown: JsonObject = {}
+    """What is wrong with the calibrations stands in their place; limits where there are any."""
+    shown: dict[str, Any] = {}
     for key, value in answer.items():
+        rows: list[Any] = value if isinstance(value, list) else []
         if key == "calibration_problem":
             shown["calibration"] = {"problem": value}
-        elif key == "limits":
-            shown |= {"limits": _limits(value)} if value else {}
-        else:
+        elif key == "sockets":
+            shown[key] = [_socket(row) for row in rows]
+        elif key == "limits" and rows:
+            none = [{"limit": "none"} if row["limit"] is None else {} for row in rows]
+            shown[key] = [{**row, **no} for row, no in zip(rows, none, strict=True)]
+        elif key not in ("condition", "limits"):
             shown[key] = value
-    return shown
+    condition = answer.get("condition")
+    above = condition_lines(condition if isinstance(condition, dict) else None)
+    return [*above, *document_lines(shown)]
 
 
-def _limits(limits: JsonValue) -> JsonValue:
-    """One that is not known is none."""
-    if not isinstance(limits, list):
-        return limits
-    rows = [dict(limit) for limit in limits if isinstance(limit, dict)]
-    for row in rows:
-        if row.get("limit") is None:
-            row["limit"] = "none"
-    return [*rows]
+def _socket(row: dict[str, Any]) -> dict[str, Any]:
+    """A job is given CPUs, which the API counts as slots: more than there are where they share."""
+    free = f"{row.pop('slots_free')} of {row.pop('slots')}"
+    return {"id": row.pop("id"), "cpus": format_ids(row.pop("cpus")), "cpus_free": free, **row}
 
 
-_COLUMNS: Final = (Column("JOB", is_number=True), Column("WOULD HAVE STOOD", is_number=True))
+_COLUMNS: Final = (
+    Column("JOB", lambda stood: str(stood[0]), is_number=True),
+    Column("WOULD HAVE STOOD", lambda s: format_duration(round(s[1], 1)), is_number=True),
+)
 
 
 @verb(app, "mode")
 def mode(
-    ctx: Context,
-    to: Annotated[Word, argument("on|shadow|off")] = None,
-    as_json: AsJson = OFF,
+    session: Session, to: Annotated[Word, argument("on|shadow|off")] = None, as_json: AsJson = OFF
 ) -> int:
     """Show what regulation may do, or switch it: on, shadow, off.
 
@@ -81,7 +73,6 @@ def mode(
     """
     if to is not None and to not in MODES:
         raise UsageError(f"no mode {to!r}{nearest(to, MODES, 'one of on, shadow, off')}")
-    session: Session = ctx.obj
     client = session.client()
     if to is not None:
         client.switch(to)
@@ -92,8 +83,6 @@ def mode(
 
 def mode_lines(answer: ModeAnswer) -> list[str]:
     """The mode; in shadow, how long each job would have stood still."""
-    from iodaemon.units import format_duration
-
     mode = answer["mode"]
     told = MODES.get(mode, f"regulation is {mode}")
     if mode != "shadow":
@@ -104,8 +93,7 @@ def mode_lines(answer: ModeAnswer) -> list[str]:
     )
     if not stood_s:
         return [*lines, "it would have suspended none of the jobs that run now"]
-    rows = [(str(job_id), format_duration(round(held_s, 1))) for job_id, held_s in stood_s]
-    return [*lines, *output.table(_COLUMNS, rows)]
+    return [*lines, *output.listing(_COLUMNS, stood_s)]
 
 
 _WORDS: Final = ("on", "off")
@@ -114,16 +102,15 @@ _POLL_S: Final = 20
 
 Reason = Annotated[Word, option("--reason", metavar="TEXT", text="What for; every job shows it.")]
 Wait = Annotated[bool, option("--wait", text="Drain, and return when no job holds CPUs any more.")]
-Off = Annotated[bool, option("--off", text="As 'iod drain off'.")]
 
 
 @verb(app, "drain")
 def drain(
-    ctx: Context,
+    session: Session,
     to: Annotated[Word, argument("on|off")] = None,
     reason: Reason = None,
     wait: Wait = OFF,
-    off: Off = OFF,
+    off: Annotated[bool, option("--off", text="As 'iod drain off'.")] = OFF,
     as_json: AsJson = OFF,
 ) -> int:
     """Show whether jobs may start, or drain: on, off.
@@ -140,7 +127,6 @@ def drain(
     is_on = to == "on" or wait or reason is not None
     if is_on and is_off:
         raise UsageError("off goes with neither on, --wait nor --reason: it lets jobs start again")
-    session: Session = ctx.obj
     client = session.client()
     if wait and (own := client.own_job()) is not None:
         raise RequestError(f"job {own} is the one that waits here, and holds CPUs itself")
@@ -156,11 +142,7 @@ def drain(
 
 
 def _wait(client: Client) -> DrainAnswer:
-    """Until no job holds CPUs; who stands still by somebody's wish is named, for it may not end.
-
-    Raises:
-        RequestError: somebody ended the drain meanwhile.
-    """
+    """Until no job holds CPUs; who stands still by somebody's wish is named, for it may not end."""
     from iodaemon.api.care import show_drain
 
     named: list[int] = []

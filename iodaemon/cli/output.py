@@ -1,4 +1,4 @@
-"""Plain text for people and JSON for programs: tables, aligned lines, quantities."""
+"""Plain text for people and JSON for programs: tables, documents, quantities, how far it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from iodaemon.api.model import Expected, Job
 from iodaemon.cli.failure import OutputError
@@ -49,9 +49,6 @@ def telling(done: Callable[[], str]) -> Iterator[None]:
 
     Args:
         done: says what has been done, for the error; empty: nothing.
-
-    Raises:
-        OutputError: standard output cannot be written.
     """
     try:
         yield
@@ -85,6 +82,7 @@ class Column(NamedTuple):
 
     Attributes:
         title: above it.
+        cell: what it shows of a row's item, for ``listing``.
         is_number: its cells stand to the right.
         width_max: on a terminal never wider.
         least: a narrow terminal cuts it to so many characters; 0: it is not cut.
@@ -92,6 +90,7 @@ class Column(NamedTuple):
     """
 
     title: str
+    cell: Callable[[Any], str] = str
     is_number: bool = False
     width_max: int | None = None
     least: int = 0
@@ -141,6 +140,12 @@ def table(
     if width is not None and sizes:
         sizes = _fit(columns, sizes, width)
     return [_row(row, columns, sizes) for row in cells]
+
+
+def listing(columns: Sequence[Column], items: Iterable[Any], *, header: bool = True) -> list[str]:
+    """A table with a row an item, as wide as the terminal."""
+    rows = [[column.cell(item) for column in columns] for item in items]
+    return table(columns, rows, header=header, width=terminal_columns())
 
 
 def _fit(columns: Sequence[Column], sizes: Mapping[int, int], width: int) -> dict[int, int]:
@@ -227,6 +232,11 @@ def command_line(job: Job) -> str:
     import shlex  # most commands do without it
 
     return shlex.join(words)
+
+
+def suspended_cell(job: Job) -> str:
+    """How long it stood still."""
+    return clock(job["suspended_io_s"] + job["suspended_user_s"])
 
 
 def end_words(job: Job) -> str:
@@ -323,3 +333,142 @@ def source_words(expected: Expected) -> str:
     runs = expected["runs"]
     count = f", {count_of(runs, 'run')}" if runs else ""
     return f"{expected['source']}{by}{count}, confidence {expected['confidence']:.2g}"
+
+
+_INDENT: Final = "  "
+_A_DATE_S: Final = 1e9
+"""So many seconds are a point in time, in 2001 or later; as a duration they are 31 years."""
+
+
+def document_lines(document: Mapping[str, Any], *, absent: str = "unknown") -> list[str]:
+    """Plain values first, aligned; then every part with its name above it, indented.
+
+    Args:
+        absent: what stands for null.
+    """
+    plain = {key: value for key, value in document.items() if _is_plain(value)}
+    lines = aligned((_label(key), value_words(key, plain[key], absent)) for key in plain)
+    for key, value in document.items():
+        if key not in plain:
+            lines.append(_label(key))
+            lines += [_INDENT + line for line in _part_lines(value, absent)]
+    return lines
+
+
+def _part_lines(value: Any, absent: str) -> list[str]:
+    if isinstance(value, dict):
+        return document_lines(value, absent=absent)
+    if not all(isinstance(item, dict) for item in value):
+        return [value_words("", item, absent) for item in value]
+    if all(_is_plain(cell) for item in value for cell in item.values()):
+        return _table_lines(value, absent)
+    return [line for item in value for line in document_lines(item, absent=absent)]
+
+
+def _table_lines(rows: Sequence[Mapping[str, Any]], absent: str) -> list[str]:
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [[value_words(key, row.get(key), absent) for key in keys] for row in rows]
+    return table([Column(_label(key).upper()) for key in keys], cells)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return not any(isinstance(item, dict | list | tuple) for item in value)
+    return not isinstance(value, dict)
+
+
+def _label(key: str) -> str:
+    """The name without the unit, which stands in the value."""
+    for suffix in ("_bytes_per_s", "_per_s", "_bytes", "_s"):
+        if key.endswith(suffix) and len(key) > len(suffix):
+            return key.removesuffix(suffix).replace("_", " ")
+    return key.replace("_", " ")
+
+
+def value_words(key: str, value: Any, absent: str) -> str:
+    """The value with its unit, which the name tells (``_bytes``, ``_bytes_per_s``, ``_s``)."""
+    match value:
+        case None:
+            return absent
+        case bool():
+            return "yes" if value else "no"
+        case int() | float():
+            return _number_words(key, value)
+        case list() | tuple():
+            return ", ".join(value_words(key, item, absent) for item in value) or "none"
+        case dict():
+            parts = (f"{name} {value_words(name, item, absent)}" for name, item in value.items())
+            return ", ".join(parts)
+        case _:
+            return str(value) or "none"
+
+
+def _number_words(key: str, value: float) -> str:
+    from iodaemon.units import format_bytes, format_duration, format_rate
+
+    if key.endswith("_bytes_per_s"):
+        return format_rate(value)
+    if key.endswith("_per_s"):
+        return f"{value:.4g}/s"
+    if key.endswith("_bytes"):
+        return format_bytes(value)
+    if key.endswith("_s"):
+        return local_time(value) if value >= _A_DATE_S else format_duration(value)
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
+REDRAWN_S: Final = 0.2
+"""Between two changes of the line on a terminal."""
+TOLD_S: Final = 30.0
+"""Between two lines where nobody looks at a terminal."""
+_AGAIN: Final = "\r\x1b[K"
+"""To the beginning of the line, which is emptied."""
+
+
+class Progress:
+    """One line that changes on a terminal; a line now and then elsewhere.
+
+    Args:
+        what: is done, for ``__call__``.
+    """
+
+    def __init__(self, what: str = "") -> None:
+        self._what = what
+        self._is_terminal = sys.stderr.isatty()
+        self._begun_s = self._told_s = time.monotonic()
+        self._is_open = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Tell how many tasks are done; the time left is reckoned from what they took."""
+        words = f"{self._what}: {done} of {total} tasks"
+        if 0 < done < total:
+            from iodaemon.units import format_duration
+
+            left_s = (time.monotonic() - self._begun_s) / done * (total - done)
+            words += f", {format_duration(round(left_s, 1))} left"
+        self.tell(words, is_first=done == 0)
+
+    def tell(self, words: str, *, is_first: bool = False) -> None:
+        """Tell these words, unless others were told a moment ago; on a terminal the first ones."""
+        now_s = time.monotonic()
+        is_due = now_s - self._told_s >= (REDRAWN_S if self._is_terminal else TOLD_S)
+        if not is_due and not (self._is_terminal and is_first):
+            return
+        self._told_s = now_s
+        if self._is_terminal:
+            self._is_open = True
+            print(f"{_AGAIN}iod: {words}", end="", file=sys.stderr, flush=True)
+        else:
+            say(words)
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._is_open:
+            print(_AGAIN, end="", file=sys.stderr, flush=True)
+        self._is_open = False

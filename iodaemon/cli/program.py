@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from iodaemon.cli import failure, output
-from iodaemon.cli.command import OFF, App, Parameter, Word, option, parse, read
+from iodaemon.cli.command import OFF, App, Verb, Word, option, parse, read
 from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.session import Session
 
@@ -26,38 +26,37 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "queue": "queue",
             "show": "show",
             "why": "show",
-            "logs": "logs",
+            "logs": "wait",
             "wait": "wait",
             "cancel": "control",
             "requeue": "control",
             "suspend": "control",
             "resume": "control",
-            "phase": "phase",
+            "phase": "wait",
             "scratch": "control",
             "history": "history",
-            "events": "events",
+            "events": "history",
         },
         "Regulation": {
             "node": "node",
             "mode": "node",
-            "policy": "policy",
+            "policy": "config",
             "hint": "hint",
             "calibrate": "calibrate",
         },
         "Administration": {
             "drain": "node",
             "config": "config",
-            "doctor": "doctor",
+            "doctor": "install",
             "install": "install",
-            "backup": "backup",
-            "restore": "backup",
+            "backup": "daemon",
+            "restore": "daemon",
             "daemon": "daemon",
             "stop": "daemon",
             "completion": "completion",
         },
         "Experiments": {
             "compare": "compare",
-            "stack": "stack",
             "replay": "replay",
             "sim": "sim",
         },
@@ -111,10 +110,10 @@ POINTERS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 GLOBALS: Final = (
-    Parameter("api", option("--api", metavar="PATH", text="The daemon's socket [IOD_API_SOCKET].")),
-    Parameter("config", option("--config", metavar="FILE", text="The configuration file.")),
-    Parameter("debug", option("--debug", text="Show tracebacks."), is_switch=True),
-    Parameter("version", option("--version", text="Show the version."), is_switch=True),
+    option("--api", metavar="PATH", text="The daemon's socket [IOD_API_SOCKET]."),
+    option("--config", metavar="FILE", text="The configuration file."),
+    option("--debug", text="Show tracebacks."),
+    option("--version", text="Show the version."),
 )
 """The options before the verb."""
 _API_VARIABLE: Final = "IOD_API_SOCKET"
@@ -130,7 +129,7 @@ def begin(
     debug: bool = OFF,
     version: bool = OFF,
 ) -> None:
-    """I/O-aware batch jobs on one Linux server."""
+    """Take the options that stand before the verb."""
     session.api = api or os.environ.get(_API_VARIABLE)
     session.config, session.debug = config, debug
     if version:
@@ -140,13 +139,23 @@ def begin(
         raise SystemExit(0)
 
 
-def app_of(name: str) -> App | None:
-    """The app that has this verb; only its module is imported. None: there is no such verb."""
+def find_top(name: str) -> App | Verb | None:
+    """The verb; only its module is imported. None: there is no such verb."""
+    name = ALIASES.get(name, name)
     module = VERBS.get(name)
     if module is None:
         return None
     app: App = import_module(f"iodaemon.cli.{module}").app
-    return app
+    return app.verbs[name]
+
+
+def find(words: Sequence[str]) -> tuple[Verb, Sequence[str]] | None:
+    """The verb that these words begin with, and its words; None: typer will say what is."""
+    found = find_top(words[0]) if words else None
+    rest = words[1:]
+    while isinstance(found, App):
+        found, rest = found.verbs.get(rest[0]) if rest else None, rest[1:]
+    return found and (found, rest)
 
 
 def run(argv: Sequence[str] | None) -> int:
@@ -159,11 +168,12 @@ def run(argv: Sequence[str] | None) -> int:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # a job's name may hold anything
-        with output.telling(lambda: "it was done" if session.change == "answered" else ""):
+        with output.telling(lambda: "it was done" if session.change[0] == "answered" else ""):
             code = _invoke(words, session)
     except KeyboardInterrupt:
-        if session.change == "sent":
-            output.say(f"not known whether that was done: {_QUEUE}")
+        state, told_by = session.change
+        if state == "sent":
+            output.say(f"not known whether that was done: {told_by}")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         _forget_stdout()
@@ -185,16 +195,12 @@ def _invoke(words: list[str], session: Session) -> int:
             from iodaemon.cli.typer_app import complete
 
             complete(session)
-        parsed = parse(GLOBALS, words, takes_command=True)
-        if parsed is not None:
-            values, rest = parsed
-            begin(session, **values)
-            name = ALIASES.get(rest[0], rest[0]) if rest else ""
-            app = app_of(name)
-            found = None if app is None else app.find([name, *rest[1:]])
-            arguments = None if found is None else read(*found)
-            if found is not None and arguments is not None:
-                return found[0].call(session, arguments)
+        if parsed := parse(GLOBALS, words, takes_command=True):
+            begin(session, **parsed[0])
+            found = find(parsed[1])
+            values = None if found is None else read(*found)
+            if found is not None and values is not None:
+                return found[0].call(session, values)
         from iodaemon.cli.typer_app import run_by_typer
 
         return run_by_typer(words, session)

@@ -6,25 +6,14 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, NamedTuple, NoReturn
+from typing import Annotated, Any, Final
 
-from iodaemon.api.client import Client
 from iodaemon.api.model import STATE_CODES, Job, JobsAnswer, LoadLine
 from iodaemon.cli import output
-from iodaemon.cli.command import (
-    OFF,
-    SELECTED,
-    App,
-    AsJson,
-    Context,
-    NoHeader,
-    Word,
-    option,
-    verb,
-)
+from iodaemon.cli.command import OFF, SELECTED, App, AsJson, NoHeader, Word, option, verb
 from iodaemon.cli.failure import UsageError, count
 from iodaemon.cli.output import Column, expected_cell
-from iodaemon.cli.selector import Selection, format_ids, parse_selectors
+from iodaemon.cli.selector import format_ids, parse_selectors
 from iodaemon.cli.session import SIMULATED, Session
 from iodaemon.core.condition import MODES, drained
 from iodaemon.errors import NoDaemon, NotFound
@@ -32,37 +21,55 @@ from iodaemon.text import printable
 
 app = App()
 
-COLUMNS: Final = (
-    Column("ID", is_number=True),
-    Column("NAME", width_max=14),
-    Column("USER", width_max=8, drop=4),
-    Column("ST"),
-    Column("SOCK", is_number=True, drop=3),
-    Column("CPUS", is_number=True, drop=6),
-    Column("RUN", is_number=True),
-    Column("SUSP", is_number=True, drop=5),
-    Column("IO/s", is_number=True),
-    Column("EXPECTED", is_number=True, drop=2),
-    Column("REASON", least=40),
-    Column("COMMAND", least=12, drop=1),
-)
-_STATE_AT: Final = 3
-_CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
 _DOTS: Final = "..."
 
 
-All = Annotated[bool, option("-a", "--all", text="Finished jobs too.")]
-Limit = Annotated[Word, option("--limit", metavar="N", text="Only the newest N.")]
+def _state_code(job: Job) -> str:
+    """The state's code; with dots for a suspend that is on its way."""
+    shown = job["state_shown"]
+    if not shown.endswith(_DOTS):
+        return job["code"]
+    return STATE_CODES.get(shown.removesuffix(_DOTS), job["code"]) + _DOTS
+
+
+def _present_rate(job: Job) -> str:
+    if now := job["bandwidth"]:
+        total = output.total_rate(now["read_bytes_per_s"], now["written_bytes_per_s"])
+        return output.rate(total).removesuffix("/s")
+    is_running = job["started_s"] is not None and job["ended_s"] is None
+    return output.UNKNOWN if is_running else output.NOTHING
+
+
+def _socket(job: Job) -> str:
+    return output.NOTHING if job["socket"] is None else str(job["socket"])
+
+
+COLUMNS: Final = (
+    Column("ID", lambda job: str(job["id"]), is_number=True),
+    Column("NAME", output.job_name, width_max=14),
+    Column("USER", lambda job: job["user"], width_max=8, drop=4),
+    Column("ST", _state_code),
+    Column("SOCK", _socket, is_number=True, drop=3),
+    Column("CPUS", lambda job: str(job["cpus"]), is_number=True, drop=6),
+    Column("RUN", lambda job: output.clock(job["run_s"]), is_number=True),
+    Column("SUSP", output.suspended_cell, is_number=True, drop=5),
+    Column("IO/s", _present_rate, is_number=True),
+    Column("EXPECTED", expected_cell, is_number=True, drop=2),
+    Column("REASON", lambda job: output.told_reason(job["reason"]), least=40),
+    Column("COMMAND", output.command_line, least=12, drop=1),
+)
+_CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
+
 Watch = Annotated[
     Word, option("-w", "--watch", metavar="SECONDS", text="Show it again every SECONDS.")
 ]
 
 
-@verb(app, "queue", options=SELECTED)
+@verb(app, "queue", SELECTED)
 def queue(
-    ctx: Context,
-    all_jobs: All = OFF,
-    limit: Limit = None,
+    session: Session,
+    all_jobs: Annotated[bool, option("-a", "--all", text="Finished jobs too.")] = OFF,
+    limit: Annotated[Word, option("--limit", metavar="N", text="Only the newest N.")] = None,
     no_header: NoHeader = OFF,
     watch: Watch = None,
     as_json: AsJson = OFF,
@@ -80,100 +87,54 @@ def queue(
     runs, i imported, m measured so far; ? is unknown. A narrow terminal leaves out COMMAND,
     EXPECTED, SOCK, USER, SUSP and CPUS, in this order.
     """
-    session: Session = ctx.obj
-    view = _View(
-        client=session.client(),
-        selection=parse_selectors(**{**chosen, "jobs": chosen.get("jobs") or ["all"]}),
-        all_jobs=all_jobs,
-        limit=None if limit is None else count("--limit", limit, "jobs", "20"),
-        header=not no_header,
-        as_json=as_json,
-    )
-    if watch is not None:
-        _watch(view, _seconds(watch))
-    view.show()
-    return 0
+    client = session.client()
+    selection = parse_selectors(**{**chosen, "jobs": chosen.get("jobs") or ["all"]})
+    most = None if limit is None else count("--limit", limit, "jobs", "20")
+    every_s = None if watch is None else _seconds(watch)
+    select = "" if selection.is_all else selection.text
 
-
-class _View(NamedTuple):
-    """One way to look at the queue, to be shown once or again and again."""
-
-    client: Client
-    selection: Selection
-    all_jobs: bool
-    limit: int | None
-    header: bool
-    as_json: bool
-
-    def show(self) -> None:
-        """Ask the daemon and print; raises NotFound after it, for numbers that no job has."""
-        answer = self._ask()
-        output.show(answer, lambda: self._lines(answer), as_json=self.as_json)
-        if not self.selection.has_filters and self.limit is None:
-            missing = set(self.selection.ids) - {job["id"] for job in answer["jobs"]}
-            if missing:
-                raise NotFound(f"no job {format_ids(missing)}: 'iod queue -a' lists them")
-
-    def _ask(self) -> JobsAnswer:
-        selection = self.selection
-        select = "" if selection.is_all else selection.text
-        return self.client.jobs(
+    def show() -> None:
+        answer = client.jobs(
             select=select,
             user=selection.user,
             name=selection.name,
             states=selection.states,
-            all_jobs=self.all_jobs or bool(select),
-            limit=self.limit,
+            all_jobs=all_jobs or bool(select),
+            limit=most,
         )
+        output.show(
+            answer, lambda: _lines(answer, client.socket_path, not no_header), as_json=as_json
+        )
+        missing = set(selection.ids) - {job["id"] for job in answer["jobs"]}
+        if missing and not selection.has_filters and most is None:
+            raise NotFound(f"no job {format_ids(missing)}: 'iod queue -a' lists them")
 
-    def _lines(self, answer: JobsAnswer) -> list[str]:
-        width = output.terminal_columns()
-        rows = [job_row(job) for job in answer["jobs"]]
-        lines = output.table(COLUMNS, rows, header=self.header, width=width)
-        if output.has_colour():
-            pairs = zip(lines[self.header :], rows, strict=True)
-            lines[self.header :] = [_in_colour(line, row) for line, row in pairs]
-        node = answer["node"]
-        above = [
-            load_line(node),
-            *simulated_lines(self.client.socket_path),
-            *condition_lines(node.get("condition")),
-            *set_aside_lines(node),
-        ]
-        return [*above, *lines] if self.header else lines
-
-
-def job_row(job: Job) -> list[str]:
-    """The cells of one job."""
-    bandwidth = job["bandwidth"]
-    rate = output.UNKNOWN
-    if bandwidth is not None:
-        total = output.total_rate(bandwidth["read_bytes_per_s"], bandwidth["written_bytes_per_s"])
-        rate = output.rate(total).removesuffix("/s")
-    elif job["started_s"] is None or job["ended_s"] is not None:
-        rate = output.NOTHING
-    return [
-        str(job["id"]),
-        output.job_name(job),
-        job["user"],
-        shown_code(job),
-        output.NOTHING if job["socket"] is None else str(job["socket"]),
-        str(job["cpus"]),
-        output.clock(job["run_s"]),
-        output.clock(job["suspended_io_s"] + job["suspended_user_s"]),
-        rate,
-        expected_cell(job),
-        output.told_reason(job["reason"]),
-        output.command_line(job),
-    ]
+    show()
+    while every_s is not None:
+        time.sleep(every_s)
+        if sys.stdout.isatty():
+            sys.stdout.write(_CLEAR_SCREEN)
+        try:
+            show()
+        except NoDaemon as error:  # one that restarts is waited for
+            output.say(str(error))
+        sys.stdout.flush()
+    return 0
 
 
-def shown_code(job: Job) -> str:
-    """The state's code; with dots for a suspend that is on its way."""
-    shown = job["state_shown"]
-    if not shown.endswith(_DOTS):
-        return job["code"]
-    return STATE_CODES.get(shown.removesuffix(_DOTS), job["code"]) + _DOTS
+def _lines(answer: JobsAnswer, socket_path: str, header: bool) -> list[str]:  # noqa: FBT001
+    lines = output.listing(COLUMNS, answer["jobs"], header=header)
+    if output.has_colour():
+        pairs = zip(lines[header:], map(_state_code, answer["jobs"]), strict=True)
+        lines[header:] = [_in_colour(line, code) for line, code in pairs]
+    if not header:
+        return lines
+    node = answer["node"]
+    above = [load_line(node), *condition_lines(node.get("condition"))]
+    if os.path.dirname(socket_path).endswith(SIMULATED):
+        above.insert(1, "a simulated node: its jobs run no programs")
+    failed = [f"set aside: {text}; mend it, {_RELOAD}" for text in node.get("set_aside", [])]
+    return [*above, *map(printable, failed), *lines]
 
 
 def load_line(node: LoadLine) -> str:
@@ -193,25 +154,12 @@ def load_line(node: LoadLine) -> str:
     return " | ".join(parts + ([", ".join(counts)] if counts else []))
 
 
-def simulated_lines(socket_path: str) -> list[str]:
-    """That the node is simulated, by the name of its place; nothing where it is a machine."""
-    is_simulated = os.path.dirname(socket_path).endswith(SIMULATED)
-    return ["a simulated node: its jobs run no programs"] if is_simulated else []
-
-
-def set_aside_lines(node: LoadLine) -> list[str]:
-    """The rules that failed, one line each; a daemon of the version before tells of none."""
-    faults = node.get("set_aside", [])
-    return [printable(f"set aside: {text}; mend it, {_RELOAD}") for text in faults]
-
-
 _RELOAD: Final = "then 'iod config reload'"
 _SHOWN_ABOVE: Final = frozenset({"HELD", "PENDING", "RUNNING", "SUSPENDED_IO", "SUSPENDED_USER"})
 
 
-def _in_colour(line: str, row: list[str]) -> str:
+def _in_colour(line: str, code: str) -> str:
     """The row with its state in colour; found from the left, where no cell holds a space."""
-    code = row[_STATE_AT]
     before, found, after = line.partition(f" {code} ")
     return f"{before} {output.coloured(code, code)} {after}" if found else line
 
@@ -224,20 +172,6 @@ def _seconds(text: str) -> float:
     if not 0.1 <= seconds <= 86400:
         raise UsageError(f"--watch: {text!r} is no number of seconds: write for example -w 2")
     return seconds
-
-
-def _watch(view: _View, every_s: float) -> NoReturn:
-    """Show the queue until Ctrl-C; a daemon that restarts is waited for."""
-    view.show()
-    while True:
-        time.sleep(every_s)
-        if sys.stdout.isatty():
-            sys.stdout.write(_CLEAR_SCREEN)
-        try:
-            view.show()
-        except NoDaemon as error:
-            output.say(str(error))
-        sys.stdout.flush()
 
 
 def condition_lines(condition: Mapping[str, Any] | None) -> list[str]:

@@ -6,15 +6,16 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from iodaemon.cli import output
-from iodaemon.cli.command import OFF, App, AsJson, Context, Word, option, verb
+from iodaemon.cli.command import OFF, App, AsJson, Word, option, verb
 from iodaemon.cli.output import Column
 from iodaemon.cli.selector import parse_moment_s
 from iodaemon.cli.session import Session
 from iodaemon.errors import RequestError
+from iodaemon.units import format_duration
 
 if TYPE_CHECKING:
     from iodaemon.core.rule import Rules
-    from iodaemon.simulator.replay import Outcome, Recording
+    from iodaemon.simulator.replay import Outcome
 
 app = App()
 
@@ -24,11 +25,11 @@ CANNOT_KNOW: Final = (
     "and one that truly stood still moves nothing in that time. REALLY is of its whole life.",
 )
 _COLUMNS: Final = (
-    Column("JOB", is_number=True),
-    Column("NAME", width_max=20),
-    Column("REALLY", is_number=True),
-    Column("WOULD", is_number=True),
-    Column("TIMES", is_number=True),
+    Column("JOB", lambda job: str(job.job_id) if job.job_id else "", is_number=True),
+    Column("NAME", lambda job: job.name, width_max=20),
+    Column("REALLY", lambda job: format_duration(round(job.really_s, 1)), is_number=True),
+    Column("WOULD", lambda job: format_duration(round(job.would_s, 1)), is_number=True),
+    Column("TIMES", lambda job: str(job.suspensions), is_number=True),
 )
 
 Policy = Annotated[
@@ -38,31 +39,38 @@ Since = Annotated[Word, option("--since", metavar="WHEN", text="Samples from the
 
 
 @verb(app, "replay")
-def replay(ctx: Context, policy: Policy = None, since: Since = None, as_json: AsJson = OFF) -> int:
+def replay(
+    session: Session, policy: Policy = None, since: Since = None, as_json: AsJson = OFF
+) -> int:
     """Show what a policy would have done with what was measured.
 
-    Needs a daemon with journal_samples = true; raw samples are kept for a day. WHEN is 2d or 90m
-    (ago), 12:00 (the last one), 2026-11-21, '2026-11-21 12:00', today or yesterday.
+    Needs a daemon with journal_samples = true; raw samples are kept for a day. WHEN is 2d or
+    '2 hours ago', 12:00 (the last one), 2026-11-21, '2026-11-21 12:00', today or yesterday.
 
     For each job: how long it really stood still for I/O, how long it would have, and how many
     times it would have been suspended.
     """
-    session: Session = ctx.obj
+    import msgspec
+
+    from iodaemon.simulator.replay import parse_recording
+    from iodaemon.simulator.replay import replay as ask
+
     since_s = parse_moment_s(since or "1h", time.time(), "--since")
     rules = _in_force(session) if policy is None else _named(policy)
-    recording = _fetch(session, since_s)
+    try:
+        recording = parse_recording(session.client().samples(since_s))
+    except msgspec.ValidationError as error:
+        raise RequestError(
+            f"the daemon's samples have another shape ({error}): use the iod of its version"
+        ) from error
     if not recording.samples:
         raise RequestError(
             f"no samples (--since {since or '1h'}): set journal_samples = true in the "
             "daemon's configuration and let it run for a while"
         )
-    from iodaemon.simulator.replay import replay as ask
-
     for caution in rules.cautions(recording.platform):
         output.say(caution)
     outcome = ask(recording, rules)
-    import msgspec
-
     told = msgspec.to_builtins(outcome)
     output.show(told, lambda: outcome_lines(outcome), as_json=as_json)
     return 0
@@ -70,47 +78,25 @@ def replay(ctx: Context, policy: Policy = None, since: Since = None, as_json: As
 
 def outcome_lines(outcome: Outcome) -> list[str]:
     """What was replayed, a line a job, the sums, and what it is worth."""
-    from iodaemon.units import format_duration
+    from iodaemon.core.job import JobId
+    from iodaemon.simulator.replay import Replayed
 
     head = (
         f"policy {outcome.policy} over {outcome.samples} samples, "
         f"{output.local_time(outcome.from_s)} to {output.local_time(outcome.to_s)}"
     )
-    rows = [
-        (
-            str(job.job_id),
-            job.name,
-            format_duration(round(job.really_s, 1)),
-            format_duration(round(job.would_s, 1)),
-            str(job.suspensions),
-        )
-        for job in outcome.jobs
-    ]
-    sums = (
-        "",
-        f"({len(rows)} jobs)",
-        format_duration(round(sum(job.really_s for job in outcome.jobs), 1)),
-        format_duration(round(sum(job.would_s for job in outcome.jobs), 1)),
-        str(sum(job.suspensions for job in outcome.jobs)),
+    total = Replayed(
+        job_id=JobId(0),
+        name=f"({len(outcome.jobs)} jobs)",
+        really_s=sum(job.really_s for job in outcome.jobs),
+        would_s=sum(job.would_s for job in outcome.jobs),
+        suspensions=sum(job.suspensions for job in outcome.jobs),
     )
-    return [head, *output.table(_COLUMNS, [*rows, sums]), *CANNOT_KNOW]
-
-
-def _fetch(session: Session, since_s: float) -> Recording:
-    import msgspec
-
-    from iodaemon.simulator.replay import parse_recording
-
-    try:
-        return parse_recording(session.client().samples(since_s))
-    except msgspec.ValidationError as error:
-        raise RequestError(
-            f"the daemon's samples have another shape ({error}): use the iod of its version"
-        ) from error
+    return [head, *output.listing(_COLUMNS, [*outcome.jobs, total]), *CANNOT_KNOW]
 
 
 def _named(name: str) -> Rules:
-    from iodaemon.cli.policy import load_named
+    from iodaemon.cli.config import load_named
 
     policy = load_named(name)
     for note in policy.notes:
@@ -119,11 +105,7 @@ def _named(name: str) -> Rules:
 
 
 def _in_force(session: Session) -> Rules:
-    """The daemon's rules with the parameters that they have there.
-
-    Raises:
-        ConfigError: a rule of the daemon's is not known here.
-    """
+    """The daemon's rules with the parameters that they have there."""
     import msgspec
 
     from iodaemon.core.rule import Rules

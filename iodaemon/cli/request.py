@@ -58,11 +58,7 @@ class Place(NamedTuple):
         return cwd
 
     def moved(self, folder: str) -> Place:
-        """The same in another directory.
-
-        Raises:
-            RequestError: it is missing or may not be entered.
-        """
+        """The same in another directory."""
         cwd = _working_directory(os.path.join(self.cwd, folder))
         return self._replace(options={**self.options, "cwd": cwd})
 
@@ -77,9 +73,6 @@ def parse_limits(
     """The part of a spec that says how much; a bare number is MiB or minutes.
 
     A time that is ``unlimited`` or ``infinite`` is none.
-
-    Raises:
-        UsageError: one of them is no such quantity; names the option.
     """
     limits = JobOptions()
     if cpus is not None:
@@ -95,11 +88,7 @@ def parse_limits(
 
 
 def above_nothing(option: str, text: str, value: float) -> float:
-    """The value.
-
-    Raises:
-        UsageError: it is 0 or less; names the option.
-    """
+    """The value."""
     if value <= 0:
         raise UsageError(f"{option}: {text!r} must be above 0; or leave {option} out")
     return value
@@ -119,12 +108,7 @@ def find_place(
     env: Sequence[str],
     is_clean: bool,
 ) -> Place:
-    """Where the jobs will run, as absolute paths, and their environment.
-
-    Raises:
-        UsageError: ``--env`` without ``=``.
-        RequestError: a directory is missing or may not be entered.
-    """
+    """Where the jobs will run, as absolute paths, and their environment."""
     cwd = _working_directory(chdir)
     options = JobOptions(cwd=cwd, umask=_umask())
     return Place(options, _environment(environ, env, is_clean=is_clean))
@@ -146,10 +130,6 @@ def output_options(
         err: of standard error.
         option: the one that named ``out``.
         called: the job's name, for ``%x``. None: it is not known yet.
-
-    Raises:
-        UsageError: a pattern means nothing.
-        RequestError: a directory is missing or may not be written.
     """
     options = JobOptions()
     if out is not None:
@@ -224,9 +204,6 @@ def absolute(cwd: str, name: str) -> str:
     """A path as the kernel would resolve it: ``..`` leads above what a link leads to.
 
     The last component, where it is a link, and links in paths without ``..`` stay as they are.
-
-    Raises:
-        RequestError: what ``..`` leads out of is not there.
     """
     path = os.path.join(cwd, name)
     if ".." not in path.split("/"):
@@ -285,11 +262,7 @@ def _was_given(name: str) -> bool:
 
 
 def check_command(words: Sequence[str], place: Place) -> list[str]:
-    """The command to start; a script that is not executable is run by its interpreter.
-
-    Raises:
-        RequestError: there is no such program, it is not executable, or a word cannot be sent.
-    """
+    """The command to start; a script that is not executable is run by its interpreter."""
     for word in words:
         if not _is_text(word) or "\0" in word:
             raise RequestError(f"{word[:_SHOWN]!a} is no UTF-8 text; {_NOTHING_DONE}")
@@ -330,9 +303,6 @@ def _run_by_interpreter(path: str, program: str) -> list[str]:
     """The interpreter that a script's first line names, and the script; empty where it names none.
 
     Also where nobody would see that the interpreter runs this script, with its ``#IOD`` lines.
-
-    Raises:
-        RequestError: the kernel would not find the interpreter.
     """
     line = _first_line(path)
     _check_first_line(line, program, f"sed -i '%s' {program}")
@@ -365,11 +335,7 @@ def _check_first_line(line: bytes, shown: str, sed: str) -> None:
 
 
 def _find_interpreter(line: bytes, shown: str) -> list[str]:
-    """The interpreter that a script's first line names, with its argument; empty: none.
-
-    Raises:
-        RequestError: it is missing.
-    """
+    """The interpreter that a script's first line names, with its argument; empty: none."""
     if not line.startswith(b"#!"):
         return []
     words = os.fsdecode(line[2:]).strip().split(None, 1)  # one argument, as in execve(2)
@@ -381,11 +347,7 @@ def _find_interpreter(line: bytes, shown: str) -> list[str]:
 
 
 def script_command(text: bytes, arguments: Sequence[str]) -> list[str]:
-    """The command that runs a script which is in no file: the interpreter is given its text.
-
-    Raises:
-        RequestError: it names no interpreter that takes a text, or is too long.
-    """
+    """The command that runs a script which is in no file: the interpreter is given its text."""
     shown = "standard input"
     line = text.partition(b"\n")[0] + b"\n"
     _check_first_line(line, shown, "pass it through sed '%s'")

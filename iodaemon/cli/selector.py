@@ -68,11 +68,7 @@ def parse_selectors(
     user: str | None = None,
     state: Sequence[str] | None = None,
 ) -> Selection:
-    """What the words and options of ``SELECTED`` select.
-
-    Raises:
-        UsageError: a word selects nothing, or there is neither word nor option.
-    """
+    """What the words and options of ``SELECTED`` select."""
     for option, value in (("--user", user), ("--name", name)):
         if value == "":
             raise UsageError(f"{option} is empty, and would select every job: leave it out")
@@ -85,11 +81,7 @@ def parse_selectors(
 
 
 def _is_id(item: str) -> bool:
-    """True for a number, False for the other selectors.
-
-    Raises:
-        UsageError: it is no selector.
-    """
+    """True for a number, False for the other selectors."""
     if item in ("last", "all"):
         return False
     first, dash, last = item.partition("-")
@@ -111,10 +103,6 @@ def find_ids(client: Client, selection: Selection, *, finished: bool) -> list[in
 
     Args:
         finished: finished jobs too, where they are not named by number.
-
-    Raises:
-        NotFound: a range without any job in it.
-        RequestError: all that are meant have ended, and finished ones are not wanted.
     """
     if selection.is_plain:
         return list(dict.fromkeys(selection.ids))
@@ -164,11 +152,7 @@ def job_words(ids: Sequence[int]) -> str:
 
 
 def parse_states(words: Sequence[str]) -> list[str]:
-    """The states' words, from words or codes in any case, several in one word or not.
-
-    Raises:
-        UsageError: there is no such state.
-    """
+    """The states' words, from words or codes in any case, several in one word or not."""
     by_code = {code: state for state, code in STATE_CODES.items()}
     states = []
     for word in (part.upper() for text in words for part in text.split(",")):
@@ -199,9 +183,6 @@ def parse_moment_s(text: str, now_s: float, option: str) -> float:
         text: a duration with its unit (so long ago), a time of day (the last one), a date (its
             first moment), both, or ``now``, ``today``, ``yesterday``.
         now_s: now, on the clock of the place.
-
-    Raises:
-        UsageError: it means nothing.
     """
     word = text.strip()
     if word in _WORDS:

@@ -40,12 +40,7 @@ class Session:
         self._clients: list[Client] = []
 
     def socket_path(self) -> str:
-        """The socket to speak to: as given or configured, else the own daemon's or the system's.
-
-        Raises:
-            ConfigError: the configuration file is wrong.
-            NoDaemon: the daemon has lost its socket.
-        """
+        """The socket to speak to: as given or configured, else the own daemon's or the system's."""
         if self.api:
             return self.api
         if self.config:
@@ -64,9 +59,10 @@ class Session:
         return client
 
     @property
-    def change(self) -> str:
-        """What is known of the last change that was asked for (``Client.change``)."""
-        return next((each.change for each in reversed(self._clients) if each.change), "")
+    def change(self) -> tuple[str, str]:
+        """What is known of the last change that was asked for, and what shows whether it is so."""
+        asked = [each for each in self._clients if each.change]
+        return (asked[-1].change, asked[-1].told_by) if asked else ("", "")
 
     def is_simulated(self) -> bool:
         """True when the daemon only pretends to run commands; False without a daemon."""
@@ -83,9 +79,6 @@ class Session:
         Args:
             overrides: what options say.
             is_system: those of the system's service.
-
-        Raises:
-            ConfigError: one line with file, table and key.
         """
         from iodaemon.config import load_config
 
@@ -109,9 +102,6 @@ def find_socket(
         uid: root has the system's daemon alone.
         system_config: the system's configuration file.
         system_dir: where the system's sockets are, unless that file says otherwise.
-
-    Raises:
-        NoDaemon: the user's own daemon has lost its socket.
     """
     system = f"{_place_in(system_config, 'runtime_dir') or system_dir}/{SOCKET_NAME}"
     if uid == 0:
@@ -127,11 +117,7 @@ def find_socket(
 
 
 def _noted_socket(state_dir: str) -> str | None:
-    """Where the daemon that runs on this state directory has its socket; None: none runs.
-
-    Raises:
-        NoDaemon: it has lost it.
-    """
+    """Where the daemon that runs on this state directory has its socket; None: none runs."""
     try:
         running = find_running(state_dir)
     except OSError:
@@ -206,9 +192,6 @@ def load_config_of_daemon(session: Session) -> tuple[Config, int | None]:
 
     Returns:
         The settings, and the service's uid as from ``find_service_uid``.
-
-    Raises:
-        ConfigError: one line with file, table and key.
     """
     service_uid = find_service_uid(session)
     return session.load_config({}, is_system=service_uid is not None), service_uid
@@ -227,11 +210,7 @@ def find_places(settings: JsonObject) -> dict[str, str]:
 
 
 def find_state_dir(session: Session) -> Path:
-    """The state directory of the daemon that runs, else the one that is configured.
-
-    Raises:
-        ConfigError: the configuration is wrong.
-    """
+    """The state directory of the daemon that runs, else the one that is configured."""
     from iodaemon.api.client import Client
 
     config, _ = load_config_of_daemon(session)

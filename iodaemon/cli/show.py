@@ -13,39 +13,34 @@ from iodaemon.api.model import (
     JobDetail,
     LimitState,
     Scratch,
-    TrialStep,
     WhyAnswer,
 )
 from iodaemon.cli import output
-from iodaemon.cli.command import (
-    OFF,
-    SELECTED,
-    App,
-    AsJson,
-    Context,
-    verb,
-)
-from iodaemon.cli.events import event_cells, evidence_lines, trial_words
+from iodaemon.cli.command import OFF, SELECTED, App, AsJson, verb
+from iodaemon.cli.history import event_cells, evidence_lines, trial_words
 from iodaemon.cli.output import expected_words, percent
 from iodaemon.cli.selector import Selection, find_ids, format_ids, parse_selectors
 from iodaemon.cli.session import Session
 from iodaemon.text import printable
+from iodaemon.units import format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:
     from iodaemon.api.client import Client
 
 app = App()
 
+_FALLBACKS: Final = {"slow": "else on the slowest", "fail": "else it fails"}
 
-@verb(app, "show", options=SELECTED)
-def show(ctx: Context, as_json: AsJson = OFF, **chosen: Any) -> int:
+
+@verb(app, "show", SELECTED)
+def show(session: Session, as_json: AsJson = OFF, **chosen: Any) -> int:
     """Show all of a job (alias: inspect).
 
     JOB is 7, 3-9, 1,4, last (your newest) or all. -J, -u and -s select among them, or without JOB
     among all of yours.
     """
     return tell_each(
-        ctx.obj,
+        session,
         parse_selectors(**chosen),
         lambda client, job_id: client.job(job_id),
         lambda job: output.aligned(job_lines(job)),
@@ -55,6 +50,11 @@ def show(ctx: Context, as_json: AsJson = OFF, **chosen: Any) -> int:
 
 def job_lines(job: JobDetail) -> list[tuple[str, str]]:
     """A label and a value for all there is to say."""
+    is_over, never = job["state"] in FINAL_STATES, job["started_s"] is None
+    for_io, by_person = map(format_duration, (job["suspended_io_s"], job["suspended_user_s"]))
+    kept, kept_s = "", job.get("output_kept_s")
+    if kept_s is not None:  # it is the daemon's to remove
+        kept = f" (removed {format_duration(kept_s)} after its end; -o writes to a file of yours)"
     pairs = [
         ("Job", f"{job['id']}  {output.job_name(job)}"),
         ("User", f"{job['user']} (uid {job['uid']})"),
@@ -64,14 +64,15 @@ def job_lines(job: JobDetail) -> list[tuple[str, str]]:
         ("Asked for", _asked(job)),
         ("Placed", _placed(job)),
         ("Submitted", output.local_time(job["submitted_s"])),
-        ("Started", output.local_time(job["started_s"])),
+        ("Started", "never" if is_over and never else output.local_time(job["started_s"])),
         ("Ended", output.local_time(job["ended_s"])),
         ("Exit", _exit(job)),
-        *_times(job),
+        ("Ran", format_duration(job["run_s"])),
+        ("Suspended", f"{for_io} for I/O, {by_person} by a person"),
         *_phase(job),
         *scratch_pairs(job),
         *_io(job),
-        ("Output", (job["stdout"] or "unknown") + _kept(job)),
+        ("Output", (job["stdout"] or "unknown") + kept),
         ("Errors", job["stderr"] or "with the output"),
     ]
     if pids := job.get("pids"):
@@ -81,19 +82,7 @@ def job_lines(job: JobDetail) -> list[tuple[str, str]]:
     return pairs
 
 
-def _kept(job: JobDetail) -> str:
-    """How long the daemon keeps the output where it is the daemon's to remove."""
-    from iodaemon.units import format_duration
-
-    kept_s = job.get("output_kept_s")
-    if kept_s is None:
-        return ""
-    return f" (removed {format_duration(kept_s)} after its end; -o writes to a file of yours)"
-
-
 def _asked(job: Job) -> str:
-    from iodaemon.units import format_bytes, format_duration, format_rate
-
     parts = [output.count_of(job["cpus"], "CPU")]
     if job.get("shares_cores"):
         parts = ["a part of its socket's CPUs"]
@@ -116,35 +105,25 @@ def _asked(job: Job) -> str:
 
 def _placed(job: Job) -> str:
     if job["socket"] is None:
-        return "not yet"
-    slots = f", slots {format_ids(job['slots'])}" if job["slots"] else ""
-    return f"socket {job['socket']}{slots}, attempt {job['attempt']}"
+        return "never" if job["state"] in FINAL_STATES else "not yet"
+    cpus = f", CPUs {format_ids(job['slots'])}" if job["slots"] else ""
+    return f"socket {job['socket']}{cpus}, attempt {job['attempt']}"
 
 
 def _exit(job: Job) -> str:
     if job["state"] not in FINAL_STATES:
         return "not yet"
+    if job["started_s"] is None:
+        return output.NOTHING
     if job["signal"] is not None:
         return f"signal {output.signal_name(job['signal'])}"
     return "unknown" if job["exit_code"] is None else f"code {job['exit_code']}"
-
-
-def _times(job: Job) -> list[tuple[str, str]]:
-    from iodaemon.units import format_duration
-
-    for_io, by_person = map(format_duration, (job["suspended_io_s"], job["suspended_user_s"]))
-    return [
-        ("Ran", format_duration(job["run_s"])),
-        ("Suspended", f"{for_io} for I/O, {by_person} by a person"),
-    ]
 
 
 def _phase(job: Job) -> list[tuple[str, str]]:
     phase = job.get("phase")
     if not phase:
         return []
-    from iodaemon.units import format_bytes
-
     granted_s, expect_bytes = phase["granted_s"], phase["expect_bytes"]
     word = "waits for its turn" if granted_s is None else "has its turn"
     since = output.local_time(phase["asked_s"] if granted_s is None else granted_s)
@@ -153,20 +132,12 @@ def _phase(job: Job) -> list[tuple[str, str]]:
 
 
 def _io(job: Job) -> list[tuple[str, str]]:
-    from iodaemon.units import format_bytes
-
-    read, written = (
-        "unknown" if total is None else format_bytes(total)
-        for total in (job["read_bytes"], job["written_bytes"])
-    )
     bound = "at least " if job.get("io_at_least") else ""
-    pairs = [("I/O so far", f"{bound}{read} read, {written} written")]
-    if bandwidth := job["bandwidth"]:
-        now_read, now_written = (
-            "unknown" if rate is None else output.rate(rate)
-            for rate in (bandwidth["read_bytes_per_s"], bandwidth["written_bytes_per_s"])
-        )
-        pairs.append(("I/O now", f"{now_read} read, {now_written} written"))
+    moved = _read_written(format_bytes, job["read_bytes"], job["written_bytes"])
+    pairs = [("I/O so far", bound + moved)]
+    if now := job["bandwidth"]:
+        rates = now["read_bytes_per_s"], now["written_bytes_per_s"]
+        pairs.append(("I/O now", _read_written(format_rate, *rates)))
     if predicted := job["predicted"]:
         confidence = predicted["confidence"]
         sure = "" if confidence is None else f", confidence {confidence:.2g}"
@@ -178,19 +149,24 @@ def _io(job: Job) -> list[tuple[str, str]]:
     return pairs
 
 
+def _read_written(words: Callable[[Any], str], *values: float | None) -> str:
+    read, written = ("unknown" if value is None else words(value) for value in values)
+    return f"{read} read, {written} written"
+
+
 LAST_STEPS: Final = 8
 """Of a job's life, shown; a regulated job takes a step every few seconds."""
 
 
-@verb(app, "why", options=SELECTED)
-def why(ctx: Context, as_json: AsJson = OFF, **chosen: Any) -> int:
+@verb(app, "why", SELECTED)
+def why(session: Session, as_json: AsJson = OFF, **chosen: Any) -> int:
     """Tell why a job is where it is, and what would let it go on.
 
     JOB is 7, 3-9, 1,4, last (your newest) or all. -J, -u and -s select among them, or without JOB
     among all of yours.
     """
     return tell_each(
-        ctx.obj,
+        session,
         parse_selectors(**chosen),
         lambda client, job_id: client.why(job_id),
         lambda answer: why_lines(answer, time.time()),
@@ -202,41 +178,23 @@ def why_lines(answer: WhyAnswer, now_s: float) -> list[str]:
     """The explanation, the table where there is one, and the last steps."""
     job = answer["job"]
     head = f"Job {job['id']}  {printable(output.job_name(job))} ({job['user']})"
-    pairs = [("State", f"{job['state_shown']}, {_since(answer['since_s'], now_s)}")]
+    lasted = format_duration(float(round(max(0.0, now_s - answer["since_s"]))))
+    since = output.local_time(answer["since_s"])
+    pairs = [("State", f"{job['state_shown']}, since {since}, for {lasted}")]
     pairs.append(("Why", answer["is_so"]))
     if answer["until"]:
         pairs.append(("Until", answer["until"]))
     pairs += [("Limit", limit_words(limit)) for limit in answer.get("limits", [])]
-    pairs += [("Tried", _trial_words(trial)) for trial in answer.get("trials", [])]
+    for trial in answer.get("trials", []):
+        told = f"{output.local_time(trial['at_s'])}  {trial_words(trial)}: {trial['text']}"
+        pairs.append(("Tried", printable(told)))
     pairs += kept_until_pairs(job)
     lines = [head, *output.aligned(pairs)]
     if answer["evidence"] is not None:
-        table = evidence_lines(answer["evidence"], width=output.terminal_columns())
+        table = evidence_lines(answer["evidence"])
         lines += ["", *table]
-    return [*lines, "", *_life_lines(answer)]
-
-
-def limit_words(limit: LimitState) -> str:
-    """How many should contend for a resource, how many do, and why: in one line."""
-    most = "no limit" if limit["limit"] is None else f"{limit['limit']} at once"
-    why = f": {limit['text']}" if limit["text"] else ""
-    return printable(f"{limit['resource']}: {most}, {limit['contending']} now{why}")
-
-
-def _trial_words(trial: TrialStep) -> str:
-    return printable(f"{output.local_time(trial['at_s'])}  {trial_words(trial)}: {trial['text']}")
-
-
-def _since(since_s: float, now_s: float) -> str:
-    from iodaemon.units import format_duration
-
-    lasted = format_duration(float(round(max(0.0, now_s - since_s))))
-    return f"since {output.local_time(since_s)}, for {lasted}"
-
-
-def _life_lines(answer: WhyAnswer) -> list[str]:
     steps = answer["history"]
-    lines = []
+    lines.append("")
     if len(steps) > LAST_STEPS:
         lines.append(f"({len(steps) - LAST_STEPS} earlier steps)")
     for step in steps[-LAST_STEPS:]:
@@ -244,6 +202,13 @@ def _life_lines(answer: WhyAnswer) -> list[str]:
         at = output.local_time(float(str(step["at_s"])))
         lines.append(printable(f"{at}  {what}" + (f": {reason}" if reason else "")))
     return lines
+
+
+def limit_words(limit: LimitState) -> str:
+    """How many should contend for a resource, how many do, and why: in one line."""
+    most = "no limit" if limit["limit"] is None else f"{limit['limit']} at once"
+    why = f": {limit['text']}" if limit["text"] else ""
+    return printable(f"{limit['resource']}: {most}, {limit['contending']} now{why}")
 
 
 A = TypeVar("A")
@@ -273,14 +238,18 @@ def scratch_pairs(job: Job) -> list[tuple[str, str]]:
     scratch = job.get("scratch")
     if not scratch:
         return []
-    from iodaemon.units import format_duration
-
-    pairs = [("Scratch", _space(scratch)), ("Scratch is", _has(job, scratch))]
-    pairs += _copied(job, scratch)
+    size = format_bytes(scratch["size_bytes"])
+    tier = f"tier {scratch['asked_tier']}" if scratch["asked_tier"] else "any tier"
+    fallback = _FALLBACKS.get(scratch["fallback"], "else it waits")
+    pairs = [
+        ("Scratch", f"{size} of {tier}, {fallback}"),
+        ("Scratch is", _has(job, scratch)),
+        *_copied(job, scratch),
+    ]
     if scratch["stage"]:
         pairs.append(("Copying", scratch["stage"]["step"]))
     if not scratch["over"] and (most := scratch.get("most_bytes")):
-        pairs.append(("Too much", _had(most, scratch)))
+        pairs.append(("Too much", f"had {format_bytes(most)} of {size}"))
     for label, reason in (("Too much", scratch["over"]), ("Kept", scratch["kept"])):
         if reason:
             pairs.append((label, printable(reason["text"])))
@@ -305,31 +274,28 @@ def kept_until_pairs(job: Job) -> list[tuple[str, str]]:
 
 def _copied(job: Job, scratch: Scratch) -> list[tuple[str, str]]:
     """What comes in and goes out, or came and went; without space nothing is copied."""
-    says = (("Input", scratch["input_path"], _in), ("Output", scratch["output_path"], _out))
     pairs = []
-    for label, path, say in says:
-        if path and scratch.get("had_space") is False:
-            pairs.append((label, f"{printable(path)}, in place: nothing is copied"))
-        elif path:
-            pairs.append(say(printable(path), job, scratch))
+    for label, path, towards, done in (
+        ("Input", scratch["input_path"], "from", scratch.get("copied_in")),
+        ("Output", scratch["output_path"], "to", scratch.get("copied_out")),
+    ):
+        if not path:
+            continue
+        is_in, shown = label == "Input", printable(path)
+        if scratch.get("had_space") is False:
+            pairs.append((label, f"{shown}, in place: nothing is copied"))
+        elif job["ended_s"] is None and (done is None or not is_in):
+            always = not is_in and scratch["output_on"] == "always"
+            also = ", also if it fails" if always else ""
+            pairs.append((f"{label} {'comes' if is_in else 'goes'}", f"{towards} {shown}{also}"))
+        elif done is None:
+            pairs.append((f"{label} {towards}", shown))
+        elif done or is_in:
+            said = "Copied" if done else "Not copied"
+            pairs.append((f"{said} {'in' if is_in else 'out'}", f"{towards} {shown}"))
+        else:
+            pairs.append(("Not copied out", shown + _gone(scratch)))
     return pairs
-
-
-def _in(path: str, job: Job, scratch: Scratch) -> tuple[str, str]:
-    done = scratch.get("copied_in")
-    if done is None:
-        return ("Input comes", f"from {path}") if job["ended_s"] is None else ("Input from", path)
-    return ("Copied in" if done else "Not copied in", f"from {path}")
-
-
-def _out(path: str, job: Job, scratch: Scratch) -> tuple[str, str]:
-    done = scratch.get("copied_out")
-    if job["ended_s"] is None:
-        always = ", also if it fails" if scratch["output_on"] == "always" else ""
-        return ("Output goes", f"to {path}{always}")
-    if done is None:
-        return ("Output to", path)
-    return ("Copied out", f"to {path}") if done else ("Not copied out", path + _gone(scratch))
 
 
 def _gone(scratch: Scratch) -> str:
@@ -337,30 +303,14 @@ def _gone(scratch: Scratch) -> str:
     unwanted = scratch.get("unwanted")
     if not unwanted:
         return ""
-    verb = "is removed" if scratch["shares"] else "removed"
-    if by := scratch.get("unwanted_by"):
-        return f"; {verb} by {printable(by)}"
-    return f"; {verb}: {printable(unwanted['text'])}"
-
-
-def _had(most_bytes: int, scratch: Scratch) -> str:
-    from iodaemon.units import format_bytes
-
-    return f"had {format_bytes(most_bytes)} of {format_bytes(scratch['size_bytes'])}"
-
-
-def _space(scratch: Scratch) -> str:
-    from iodaemon.units import format_bytes
-
-    tier = f"tier {scratch['asked_tier']}" if scratch["asked_tier"] else "any tier"
-    otherwise = {"slow": "else on the slowest", "fail": "else it fails"}
-    fallback = otherwise.get(scratch["fallback"], "else it waits")
-    return f"{format_bytes(scratch['size_bytes'])} of {tier}, {fallback}"
+    removed = "is removed" if scratch["shares"] else "removed"
+    by = scratch.get("unwanted_by")
+    return (
+        f"; {removed} by {printable(by)}" if by else f"; {removed}: {printable(unwanted['text'])}"
+    )
 
 
 def _has(job: Job, scratch: Scratch) -> str:
-    from iodaemon.units import format_bytes
-
     shares = [f"{format_bytes(s['size_bytes'])} on {s['disk']}" for s in scratch["shares"]]
     if scratch["tier"] is None:
         return "not allocated yet"

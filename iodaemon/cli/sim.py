@@ -7,29 +7,31 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, get_args
 
 from iodaemon.cli import failure, output
-from iodaemon.cli.command import OFF, App, Context, Word, Words, argument, option, verb
-from iodaemon.cli.failure import ExitCode, UsageError, count
-from iodaemon.cli.output import Column
+from iodaemon.cli.command import OFF, App, Word, Words, argument, option, verb
+from iodaemon.cli.failure import ExitCode, UsageError, count, size_bytes
+from iodaemon.cli.output import Column, Progress
 from iodaemon.cli.session import Session
-from iodaemon.cli.sim_storage import simulate_storage
 from iodaemon.errors import IodaemonError, RequestError
+from iodaemon.units import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from iodaemon.core.storage import Storage, StorageRequest
+    from iodaemon.policy.placing import Placing
     from iodaemon.simulator.archive import Rates
     from iodaemon.simulator.catalogue import ExperimentFile, Trial
     from iodaemon.simulator.conduct import Outcome
     from iodaemon.simulator.experiment import Experiment
     from iodaemon.simulator.pool import Pool
+    from iodaemon.simulator.storalloc_replay import Outcome as Replayed
 
 app = App()
 experiments = App("Experiments: list, run, plot, report, storage.")
 app.verbs["sim"] = experiments
-verb(experiments, "storage")(simulate_storage)
 
 _LIST_COLUMNS: Final = (
     Column("NAME"),
@@ -40,17 +42,49 @@ _LIST_COLUMNS: Final = (
 )
 _SEEDS_MAX: Final = 10_000
 
-Names = Annotated[Words, argument("NAME|FILE")]
-Name = Annotated[Word, argument("NAME|FILE")]
+
+@verb(experiments, "list")
+def list_experiments(
+    as_json: Annotated[bool, option("--json", text="The list as JSON.")] = OFF,
+) -> int:
+    """List the experiments, and how long each took last time.
+
+    They are looked up in ~/.config/iodaemon/experiments, /etc/iodaemon/experiments, then among
+    the shipped ones. TOOK is known where results are kept in ./iod-sim.
+    """
+    from iodaemon.simulator.archive import find_run
+    from iodaemon.simulator.conduct import folder_of
+
+    rows, documents = [], []
+    for file in _load_all():
+        experiment = file.experiment
+        run = find_run(folder_of(experiment.name, is_quick=False))
+        took = output.NOTHING if run is None else format_duration(round(run.elapsed_s, 1))
+        targets = str(len(experiment.targets))
+        rows.append((experiment.name, targets, took, experiment.title, experiment.source))
+        documents.append(
+            {
+                "name": experiment.name,
+                "title": experiment.title,
+                "source": experiment.source,
+                "study": experiment.study,
+                "targets": len(experiment.targets),
+                "seeds": list(experiment.seeds),
+                "took_s": None if run is None else run.elapsed_s,
+                "path": str(file.path),
+            }
+        )
+    width = output.terminal_columns()
+    output.show(documents, lambda: output.table(_LIST_COLUMNS, rows, width=width), as_json=as_json)
+    return 0
+
+
+AllJobs = Annotated[bool, option("--all", text="Every experiment that 'iod sim list' shows.")]
 Quick = Annotated[bool, option("--quick", text="The small version, under a minute to run.")]
-All = Annotated[bool, option("--all", text="Every experiment that 'iod sim list' shows.")]
 Seeds = Annotated[
     Word, option("--seeds", metavar="N|LIST", text="So many, 1 to N; or these: 1,2,3 (one: 7,).")
 ]
-SeedSetCount = Annotated[
-    Word, option("--seed-sets", metavar="N", text="Bands on N other sets of seeds instead.")
-]
-Policies = Annotated[
+Policy = Annotated[
     Words, option("--policy", metavar="POLICY|FILE", text="To compare, instead of the file's.")
 ]
 Settings = Annotated[
@@ -60,55 +94,25 @@ Jobs = Annotated[Word, option("--jobs", metavar="N", text="Processes at most [us
 Folder = Annotated[
     Word, option("--output", metavar="DIR", text="Where results are kept [./iod-sim/NAME].")
 ]
-Strict = Annotated[bool, option("--strict", text="Exit code 1 when a target is missed.")]
-ListJson = Annotated[bool, option("--json", text="The list as JSON.")]
-ResultsJson = Annotated[bool, option("--json", text="The results as JSON.")]
-ResultsFrom = Annotated[
-    Word, option("--results", metavar="DIR", text="Where they are kept [./iod-sim].")
+SeedSets = Annotated[
+    Word, option("--seed-sets", metavar="N", text="Bands on N other sets of seeds instead.")
 ]
-ReportTo = Annotated[
-    Word, option("--output", metavar="FILE", text="Where to write it [standard output].")
-]
-
-
-@verb(experiments, "list")
-def list_experiments(as_json: ListJson = OFF) -> int:
-    """List the experiments, and how long each took last time.
-
-    They are looked up in ~/.config/iodaemon/experiments, /etc/iodaemon/experiments, then among
-    the shipped ones. TOOK is known where results are kept in ./iod-sim.
-    """
-    from iodaemon.simulator.archive import find_run
-    from iodaemon.simulator.conduct import folder_of
-
-    files = _load_all()
-    pairs = []
-    for file in files:
-        run = find_run(folder_of(file.experiment.name, is_quick=False))
-        pairs.append((file, None if run is None else run.elapsed_s))
-    rows = [_list_row(file, took_s) for file, took_s in pairs]
-    output.show(
-        [_about(file, took_s) for file, took_s in pairs],
-        lambda: output.table(_LIST_COLUMNS, rows, width=output.terminal_columns()),
-        as_json=as_json,
-    )
-    return 0
 
 
 @verb(experiments, "run")
 def run_experiments(
-    ctx: Context,
-    names: Names = None,
-    every: All = OFF,
+    session: Session,
+    names: Annotated[Words, argument("NAME|FILE")] = None,
+    all_jobs: AllJobs = OFF,
     quick: Quick = OFF,
     seeds: Seeds = None,
-    policy: Policies = None,
+    policy: Policy = None,
     settings: Settings = None,
     jobs: Jobs = None,
     folder: Folder = None,
-    strict: Strict = OFF,
-    seed_sets: SeedSetCount = None,
-    as_json: ResultsJson = OFF,
+    strict: Annotated[bool, option("--strict", text="Exit code 1 when a target is missed.")] = OFF,
+    seed_sets: SeedSets = None,
+    as_json: Annotated[bool, option("--json", text="The results as JSON.")] = OFF,
 ) -> int:
     """Run experiments, and hold them against what is published.
 
@@ -119,10 +123,11 @@ def run_experiments(
     With --seed-sets nothing is compared: the bands that an experiment names under [seed_sets] are
     tried on N other sets of as many seeds, and on how many each holds is told and kept.
     """
-    if bool(names) == every:
+    if bool(names) == all_jobs:
         raise UsageError("name experiments, or give --all: 'iod sim list' shows them")
-    if folder is not None and (every or len(names or ()) > 1):
+    if folder is not None and (all_jobs or len(names or ()) > 1):
         raise UsageError("--output takes the results of one experiment: name one alone")
+    from iodaemon.simulator.catalogue import prepare
     from iodaemon.simulator.pool import Pool
 
     if seed_sets is not None:
@@ -130,18 +135,22 @@ def run_experiments(
         for name, value in refused.items():
             if value:
                 raise UsageError(f"--seed-sets and {name}: give one of the two")
-        return _run_seed_sets(
-            names, count("--seed-sets", seed_sets, "sets", "20"), jobs, folder, as_json
-        )
-    session: Session = ctx.obj
+        sets = count("--seed-sets", seed_sets, "sets", "20")
+        return _run_seed_sets(names, sets, _parse_jobs(jobs), folder, as_json=as_json)
     processes, numbers = _parse_jobs(jobs), _parse_seeds(seeds)
-    files = _load_all() if every else [_load(name) for name in names or ()]
+    files = _load_all() if all_jobs else [_load(name) for name in names or ()]
     worst = ExitCode.OK
     with Pool(processes) as pool:
         for file in files:
             try:
-                trial = _prepare(file, quick, numbers, policy or (), settings or ())
-                outcome = _run(trial, pool, folder, as_json)
+                trial = prepare(
+                    file,
+                    is_quick=quick,
+                    seeds=numbers,
+                    policies=policy or (),
+                    settings=settings or (),
+                )
+                outcome = _run(trial, pool, folder, as_json=as_json)
             except IodaemonError as error:
                 if len(files) == 1 or session.debug:
                     raise
@@ -154,7 +163,9 @@ def run_experiments(
 
 
 @verb(experiments, "plot")
-def plot_experiment(name: Name = None, quick: Quick = OFF, folder: Folder = None) -> int:
+def plot_experiment(
+    name: Annotated[Word, argument("NAME|FILE")] = None, quick: Quick = OFF, folder: Folder = None
+) -> int:
     """Draw the figures of a run again.
 
     From its rows; nothing is computed. Says so where the rows are of other seeds, parameters
@@ -178,8 +189,16 @@ def plot_experiment(name: Name = None, quick: Quick = OFF, folder: Folder = None
     return 0
 
 
+Results = Annotated[
+    Word, option("--results", metavar="DIR", text="Where they are kept [./iod-sim].")
+]
+To = Annotated[
+    Word, option("--output", metavar="FILE", text="Where to write it [standard output].")
+]
+
+
 @verb(experiments, "report")
-def report_experiments(results: ResultsFrom = None, to: ReportTo = None) -> int:
+def report_experiments(results: Results = None, to: To = None) -> int:
     """Make the table of all experiments, in Markdown.
 
     It is made from what is kept. Results of other seeds or parameters than the experiment's
@@ -228,31 +247,13 @@ def _load_all() -> list[ExperimentFile]:
     return files
 
 
-def _prepare(
-    file: ExperimentFile,
-    is_quick: bool,  # noqa: FBT001 - run's options, in its order
-    seeds: tuple[int, ...] | None,
-    policies: Sequence[str],
-    settings: Sequence[str],
-) -> Trial:
-    from iodaemon.simulator.catalogue import prepare
-
-    return prepare(file, is_quick=is_quick, seeds=seeds, policies=policies, settings=settings)
-
-
-def _run(
-    trial: Trial,
-    pool: Pool,
-    output_folder: str | None,
-    as_json: bool,  # noqa: FBT001
-) -> Outcome:
-    from iodaemon.cli.progress import Progress
+def _run(trial: Trial, pool: Pool, folder: str | None, *, as_json: bool) -> Outcome:
     from iodaemon.simulator import archive, report
     from iodaemon.simulator.conduct import conduct
     from iodaemon.simulator.draw import draw_all
 
     experiment = trial.experiment
-    place = _place(trial, output_folder)
+    place = _place(trial, folder)
     others = archive.check_folder(place, archive.manifest_of(trial))
     with Progress(experiment.name) as progress:
 
@@ -274,19 +275,19 @@ def _run(
     except RequestError as error:
         output.say(str(error))
         drawn = 0
-    output.say(f"{_took(outcome)}; rows and {drawn // 2} figures are in {place}")
+    took = format_duration(round(outcome.run.elapsed_s, 1))
+    processes = "1 process" if outcome.run.processes == 1 else f"{outcome.run.processes} processes"
+    output.say(
+        f"{outcome.run.tasks} tasks in {took} on {processes}; rows and {drawn // 2} figures are in "
+        f"{place}"
+    )
     return outcome
 
 
 def _run_seed_sets(
-    names: Words,
-    count: int,
-    jobs: str | None,
-    folder: str | None,
-    as_json: bool,  # noqa: FBT001 - run's options, in its order
+    names: Words, sets: int, processes: int, folder: str | None, *, as_json: bool
 ) -> int:
     """Of all experiments those that name targets for it."""
-    from iodaemon.cli.progress import Progress
     from iodaemon.simulator.archive import check_folder, manifest_of
     from iodaemon.simulator.catalogue import prepare
     from iodaemon.simulator.conduct import folder_of, try_seed_sets
@@ -295,54 +296,21 @@ def _run_seed_sets(
     files = [_load(name) for name in names or ()] or [
         file for file in _load_all() if file.experiment.seed_sets is not None
     ]
-    with Pool(_parse_jobs(jobs)) as pool:
+    with Pool(processes) as pool:
         for file in files:
             experiment = file.experiment
             place = Path(folder) if folder else folder_of(experiment.name, is_quick=False)
             check_folder(place, manifest_of(prepare(file)))
             with Progress(experiment.name) as progress:
-                rates = try_seed_sets(file, count, place, pool=pool, on_done=progress)
+                rates = try_seed_sets(file, sets, place, pool=pool, on_done=progress)
             output.show(rates, partial(rate_lines, experiment, rates), as_json=as_json)
     return 0
-
-
-def _took(outcome: Outcome) -> str:
-    from iodaemon.units import format_duration
-
-    run = outcome.run
-    processes = "1 process" if run.processes == 1 else f"{run.processes} processes"
-    return f"{run.tasks} tasks in {format_duration(round(run.elapsed_s, 1))} on {processes}"
 
 
 def _place(trial: Trial, folder: str | None) -> Path:
     from iodaemon.simulator.conduct import folder_of
 
-    if folder is not None:
-        return Path(folder)
-    return folder_of(trial.experiment.name, is_quick=trial.is_quick)
-
-
-def _about(file: ExperimentFile, took_s: float | None) -> dict[str, object]:
-    experiment = file.experiment
-    return {
-        "name": experiment.name,
-        "title": experiment.title,
-        "source": experiment.source,
-        "study": experiment.study,
-        "targets": len(experiment.targets),
-        "seeds": list(experiment.seeds),
-        "took_s": took_s,
-        "path": str(file.path),
-    }
-
-
-def _list_row(file: ExperimentFile, took_s: float | None) -> tuple[str, ...]:
-    from iodaemon.units import format_duration
-
-    experiment = file.experiment
-    took = output.NOTHING if took_s is None else format_duration(round(took_s, 1))
-    targets = str(len(experiment.targets))
-    return experiment.name, targets, took, experiment.title, experiment.source
+    return Path(folder) if folder else folder_of(trial.experiment.name, is_quick=trial.is_quick)
 
 
 def _parse_jobs(text: str | None) -> int:
@@ -435,3 +403,171 @@ def _result_lines(rows: list[tuple[str, ...]]) -> list[str]:
         for title, size in zip(HEADER, sizes, strict=True)
     ]
     return output.table(columns, rows, width=width and max(width, sum(sizes) + len(sizes) - 1))
+
+
+_DISK_COLUMNS: Final = (
+    Column("DISK"),
+    Column("MEAN USE", is_number=True),
+    Column("MAX USE", is_number=True),
+    Column("MEAN ALLOC", is_number=True),
+    Column("MAX ALLOC", is_number=True),
+)
+
+Scheduler = Annotated[
+    Word, option("--scheduler", metavar="FILE", text="The scheduler's CSV, beside Darshan's.")
+]
+Rule = Annotated[Word, option("--rule", metavar="NAME", text="Which disk holds what [balanced].")]
+Capacity = Annotated[
+    Word, option("--capacity", metavar="SIZE", text="Of all disks together [32 TB].")
+]
+Layout = Annotated[
+    Word,
+    option("--layout", metavar="NAME", text="Nodes and disks: 1N1D, 1NnD, nN1D or nNnD [nNnD]."),
+]
+Split = Annotated[
+    Word, option("--split", metavar="SIZE|none", text="Blocks of a request, at most [200 GB].")
+]
+Books = Annotated[
+    Word,
+    option(
+        "--books",
+        metavar="NAME",
+        text="Of what is free: correct, or artefact, as published [correct].",
+    ),
+]
+Against = Annotated[
+    Word, option("--against", metavar="FILE", text="Compare with what StorAlloc printed.")
+]
+Write = Annotated[
+    Word, option("--write", metavar="FILE", text="Write the requests as CSV, and end.")
+]
+
+
+@verb(experiments, "storage")
+def simulate_storage(
+    path: Annotated[Word, argument("FILE")] = None,
+    scheduler: Scheduler = None,
+    rule: Rule = None,
+    capacity: Capacity = None,
+    layout: Layout = None,
+    split: Split = None,
+    requeue: Annotated[bool, option("--requeue", text="Try a refused request again, later.")] = OFF,
+    books: Books = None,
+    seed: Annotated[Word, option("--seed", metavar="N", text="Of what is random [1].")] = None,
+    against: Against = None,
+    write: Write = None,
+    as_json: Annotated[bool, option("--json", text="The indicators as JSON.")] = OFF,
+) -> int:
+    """Place requests for storage on disks, and replay them.
+
+    FILE is StorAlloc's YAML or the same fields as CSV, Darshan's CSV of Theta with --scheduler, or
+    CSV with id, size_bytes, start_s, end_s; all may be .gz. Without FILE requests are
+    drawn by --seed that stand for Theta's. --against takes platform, split and requeuing from the
+    file of results, and the books 'artefact'; exit code 1 where a digit differs.
+    """
+    import msgspec
+
+    from iodaemon.simulator.storalloc_check import compare, read_printed, setup_of
+    from iodaemon.simulator.storalloc_file import csv_lines, read_requests
+    from iodaemon.simulator.storalloc_trace import Trace, draw_requests
+
+    if seed is not None and not (seed.isascii() and seed.isdigit()):
+        raise UsageError(f"--seed {seed}: write a whole number")
+    number = int(seed or 1)
+    if path is not None:
+        found = read_requests(Path(path), None if scheduler is None else Path(scheduler))
+        for problem in found.problems:
+            output.say(problem)
+        requests = found.requests
+    elif scheduler is not None:
+        raise UsageError("--scheduler belongs to a FILE of Darshan's: name it as well")
+    else:
+        requests = draw_requests(Trace(), number)
+    if write is not None:
+        text = "".join(f"{line}\n" for line in csv_lines(requests))
+        if write == "-":
+            sys.stdout.write(text)
+        else:
+            Path(write).write_text(text, encoding="utf-8")
+            output.say(f"wrote {len(requests)} requests to {write}")
+        return 0
+    if against is None:
+        storage, placing = _setup(rule, capacity, layout, split, books, is_retried=requeue)
+        outcome = _replayed(storage, placing, requests, number)
+        document = msgspec.to_builtins(outcome)
+        output.show(document, lambda: _outcome_lines(outcome), as_json=as_json)
+        return 0
+    if capacity or layout or split or requeue or books:
+        raise UsageError("--against takes platform, split, requeuing and books from its file")
+    printed = read_printed(Path(against))
+    storage, placing = setup_of(printed, rule or "round_robin")
+    agreement = compare(printed, _replayed(storage, placing, requests, number))
+    output.show(agreement.document(), agreement.lines, as_json=as_json)
+    return ExitCode.OK if agreement.is_same else ExitCode.REFUSED
+
+
+def _setup(
+    rule: Word, capacity: Word, layout: Word, split: Word, books: Word, *, is_retried: bool
+) -> tuple[Storage, Placing]:
+    """The platform, and how requests are placed on it."""
+    from iodaemon.policy.placing import Bookkeeping
+    from iodaemon.simulator import storalloc
+    from iodaemon.simulator.storalloc_run import placing_of
+
+    known: tuple[Bookkeeping, ...] = get_args(Bookkeeping)
+    named = next((each for each in known if each == (books or "correct")), None)
+    if named is None:
+        raise UsageError(f"--books {books}: write {' or '.join(known)}")
+    shape = next((each for each in storalloc.SHAPES if each == (layout or "nNnD")), None)
+    if shape is None:
+        raise UsageError(f"--layout {layout}: write {', '.join(storalloc.SHAPES)}")
+    size = size_bytes("--capacity", capacity or "32 TB")
+    if size < storalloc.GB:
+        raise UsageError(f"--capacity {capacity}: write at least 1 GB")
+    block = None if split == "none" else size_bytes("--split", split or "200 GB")
+    if block is not None and block < storalloc.GB:
+        raise UsageError(f"--split {split}: write at least 1 GB, or none")
+    placing = placing_of(
+        rule or "balanced", {}, block_bytes=block, bookkeeping=named, retries=is_retried
+    )
+    return storalloc.layout(shape, size / storalloc.TB), placing
+
+
+def _replayed(
+    storage: Storage, placing: Placing, requests: Sequence[StorageRequest], seed: int
+) -> Replayed:
+    from iodaemon.simulator.storalloc import decide
+    from iodaemon.simulator.storalloc_replay import replay
+
+    begun_s = time.perf_counter()
+    outcome = replay(storage, decide(storage, placing, requests, seed), placing.bookkeeping)
+    output.say(f"{len(requests)} requests in {time.perf_counter() - begun_s:.2f} s")
+    return outcome
+
+
+def _outcome_lines(outcome: Replayed) -> list[str]:
+    from iodaemon.simulator.storalloc import GB
+
+    pairs = [
+        ("sum_cap", f"{outcome.sum_cap / GB:.0f} GB, {outcome.parts} parts"),
+        (
+            "allocated",
+            f"{outcome.allocated_percent:.2f} %, served whole {outcome.served_percent:.2f} %",
+        ),
+        ("requests", f"{outcome.requests}, split {outcome.split}, allocated {outcome.allocated}"),
+        ("refused", f"{outcome.refused}, split {outcome.refused_split}"),
+        ("failed", f"{outcome.failed}, split {outcome.failed_split}"),
+        ("requeued", f"{outcome.requeued}, delayed {outcome.delayed}, {outcome.delay_s:.0f} s"),
+        ("at once", f"{outcome.max_concurrent} allocations"),
+    ]
+    rows = [
+        (
+            str(disk.disk),
+            f"{disk.mean_disk_use:.3f} %",
+            f"{disk.max_disk_use:.3f} %",
+            f"{disk.mean_alloc:.3f}",
+            str(disk.max_alloc),
+        )
+        for disk in outcome.disks
+    ]
+    return [*output.aligned(pairs), "", *output.table(_DISK_COLUMNS, rows)]

@@ -3,76 +3,67 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from iodaemon.api.model import JobOptions, JobSpec, SubmitAnswer
 from iodaemon.cli import output
-from iodaemon.cli.command import (
-    OFF,
-    App,
-    AsJson,
-    Context,
-    Word,
-    Words,
-    argument,
-    option,
-    parse,
-    verb,
-)
-from iodaemon.cli.commands import Command, Reader, read_commands
-from iodaemon.cli.failure import ExitCode, UsageError
-from iodaemon.cli.request import Place, check_command, find_place, script_command
-from iodaemon.cli.said import (
+from iodaemon.cli.command import OFF, App, AsJson, Word, Words, argument, option, parse, verb
+from iodaemon.cli.directives import (
     NOTHING,
     OPTIONS,
     Said,
     Scripts,
     check_options,
     check_said,
+    is_said,
     merge,
     moved_to,
     names_files_by_name,
     options_of,
+    parse_lines,
     said_by,
+    split_words,
 )
+from iodaemon.cli.failure import ExitCode, UsageError
+from iodaemon.cli.output import say
+from iodaemon.cli.request import Place, check_command, find_place, script_command
 from iodaemon.cli.selector import job_words
 from iodaemon.cli.session import Session
-from iodaemon.errors import NoDaemon, RequestError
+from iodaemon.errors import NoDaemon, NotFound, RequestError
 
 app = App()
 
 _HERE: Final = "."
 
-CommandWords = Annotated[Words, argument("COMMAND")]
 Chdir = Annotated[Word, option("-D", "--chdir", metavar="DIR", text="Where it runs [here].")]
 Env = Annotated[Words, option("--env", metavar="NAME=VALUE", text="Add to the environment.")]
 CleanEnv = Annotated[
-    bool,
-    option("--clean-env", text="Send HOME, LANG, LOGNAME, SHELL, TZ, USER and a plain PATH."),
+    bool, option("--clean-env", text="Send HOME, LANG, LOGNAME, SHELL, TZ, USER and a plain PATH.")
+]
+FromFile = Annotated[
+    Word, option("--from", metavar="FILE|-", text="One command a line; all of them or none.")
 ]
 Shell = Annotated[
     bool,
     option("--shell", text="Have COMMAND, or each line of --from, run by sh: pipes, >, $X, *."),
-]
-From = Annotated[
-    Word, option("--from", metavar="FILE|-", text="One command a line; all of them or none.")
 ]
 Wait = Annotated[bool, option("--wait", text="Wait for the end, return the job's exit code.")]
 Parsable = Annotated[bool, option("--parsable", text="Print only the job numbers, one a line.")]
 DryRun = Annotated[bool, option("--dry-run", text="Have it checked, and submit nothing.")]
 
 
-@verb(app, "submit", takes_command=True, options=OPTIONS)
+@verb(app, "submit", OPTIONS, takes_command=True)
 def submit(
-    ctx: Context,
-    command: CommandWords = None,
+    session: Session,
+    command: Annotated[Words, argument("COMMAND")] = None,
     chdir: Chdir = None,
     env: Env = None,
     clean_env: CleanEnv = OFF,
-    from_file: From = None,
+    from_file: FromFile = None,
     shell: Shell = OFF,
     wait: Wait = OFF,
     parsable: Parsable = OFF,
@@ -97,19 +88,15 @@ def submit(
     said = said_by({name: word for name, word in given.items() if word not in (None, OFF)})
     if chdir is not None:
         said = said._replace(options={**said.options, "chdir": _HERE})  # it is the place already
-    specs = _specs(ctx.obj, command, from_file, said, place, is_shell=shell)
+    specs = _specs(session, command, from_file, said, place, is_shell=shell)
     if dry_run:
-        return _try(ctx.obj, specs, place.environment, as_json=as_json)
+        return _try(session, specs, place.environment, as_json=as_json)
     report = _in_json if as_json else _bare if parsable else _in_words
-    return _send(ctx.obj, specs, place.environment, report=report, wait=wait)
+    return _send(session, specs, place.environment, report=report, wait=wait)
 
 
 def _line_options(words: Sequence[str]) -> Said:
-    """What the options before a line's command say.
-
-    Raises:
-        UsageError: one of them is none of one job, or means nothing.
-    """
+    """What the options before a line's command say."""
     parsed = parse(OPTIONS, words)
     if parsed is None or parsed[1]:
         raise UsageError(
@@ -177,12 +164,7 @@ def _commands(
     *,
     is_shell: bool,
 ) -> list[Command]:
-    """The commands to submit, each checked.
-
-    Raises:
-        UsageError: none is given, or one here and others in a file.
-        RequestError: one could not be started from this place.
-    """
+    """The commands to submit, each checked."""
     if from_file is not None:
         if command:
             raise UsageError("--from reads the commands from a file: leave the command away")
@@ -289,7 +271,7 @@ def _show(specs: Sequence[JobSpec], *, as_json: bool) -> None:
         return
     import shlex
 
-    from iodaemon.cli.document import document_lines
+    from iodaemon.cli.output import document_lines
 
     if len(specs) == 1:
         [spec] = specs
@@ -304,3 +286,124 @@ def _others(spec: JobSpec) -> dict[str, Any]:
     """All but the command; the umask as people write it."""
     others = {key: value for key, value in spec.items() if key not in ("command", "umask")}
     return {**others, "umask": f"{spec['umask']:04o}"}
+
+
+_NOTHING_DONE: Final = "nothing was submitted"
+
+
+_SHELL_SIGNS: Final = frozenset("<>|&;$`*~")
+_QUOTED: Final = re.compile(r"""'[^']*'|\\.|"(?:\\.|[^"$`\\])*\"""")
+"""What a shell leaves as it is."""
+_SHELL_SYNTAX: Final = re.compile(
+    r"(?:(?<!\S)\d)?(?:&>|>>?|<)|[|;`*]|&&|(?<!\S)&(?!\S)|\$[A-Za-z_{(]|(?<!\S)~/"
+)
+
+
+class Command(NamedTuple):
+    """One line's command, and what is said of it.
+
+    Attributes:
+        own: the options before it in its line.
+        said: the last ``#IOD`` line above it.
+    """
+
+    words: list[str]
+    said: Said
+    own: Said = NOTHING
+
+
+class Reader(NamedTuple):
+    """How lines are understood.
+
+    Attributes:
+        check: the words that start a command; raises RequestError where it cannot be submitted.
+        options: what the options before a command say; raises UsageError.
+        is_shell: each line is one for a shell.
+    """
+
+    check: Callable[[Sequence[str]], list[str]]
+    options: Callable[[Sequence[str]], Said]
+    is_shell: bool = False
+
+
+def read_commands(name: str, reader: Reader) -> list[Command]:
+    """The commands of a file; blank lines and those that begin with # are skipped.
+
+    But an ``#IOD`` line speaks of all commands below it, until the next one.
+
+    Args:
+        name: the file; ``-`` is standard input.
+    """
+    shown = "standard input" if name == "-" else name
+    try:
+        if name == "-":
+            commands = parse_commands(sys.stdin, shown, reader)
+        else:
+            with open(name, encoding="utf-8") as file:
+                commands = parse_commands(file, shown, reader)
+    except FileNotFoundError as error:
+        raise NotFound(f"--from: {name}: no such file; {_NOTHING_DONE}") from error
+    except UnicodeDecodeError as error:
+        raise RequestError(f"--from: {shown} is no UTF-8 text; {_NOTHING_DONE}") from error
+    except OSError as error:
+        raise RequestError(f"--from: {name}: {error.strerror}; {_NOTHING_DONE}") from error
+    if not commands:
+        raise RequestError(f"--from: no command in {shown}: write one a line; {_NOTHING_DONE}")
+    return commands
+
+
+def parse_commands(lines: Iterable[str], shown: str, reader: Reader) -> list[Command]:
+    """The words of each line's command, split as a shell would, without expanding anything.
+
+    A line that begins with ``-`` has options of its command before ``--``. What only a shell would
+    understand is told once.
+    """
+    commands = []
+    signs: list[tuple[int, str]] = []
+    checked: dict[str, list[str]] = {}
+    said = NOTHING
+    for number, line in enumerate(lines, start=1):
+        text, own = line.strip(), NOTHING
+        if not text or text.startswith("#"):
+            if is_said(text):
+                said = parse_lines([(number, text)], shown)
+            continue
+        try:
+            if text.startswith("-"):
+                own, text = _split_options(text, reader)
+            words = ["sh", "-c", text] if reader.is_shell else split_words(text)
+            if not reader.is_shell and (sign := find_shell_sign(text)):
+                signs.append((number, sign))
+            first = words[0]
+            if first not in checked or not text.isprintable():
+                checked[first] = reader.check(words)[: 1 - len(words) or None]
+        except UsageError as error:
+            raise UsageError(f"{shown}:{number}: {error}") from error
+        except (ValueError, RequestError) as error:
+            problem = f"{error}; {_NOTHING_DONE}" if isinstance(error, ValueError) else str(error)
+            raise RequestError(f"{shown}:{number}: {problem}") from error
+        commands.append(Command([*checked[first], *words[1:]], said, own))
+    if signs:
+        number, sign = signs[0]
+        many = f", as in {len(signs) - 1} more lines" if len(signs) > 1 else ""
+        say(
+            f"{shown}:{number}: {sign} is passed to the program as it stands{many}: --shell has "
+            "each line run by a shell"
+        )
+    return commands
+
+
+def _split_options(line: str, reader: Reader) -> tuple[Said, str]:
+    """What the options say that a line begins with, and the command behind ``--``."""
+    options, dashes, text = line.partition(" -- ")
+    if not dashes or not text.strip():
+        raise UsageError(f"options have a command behind --, as in '-J name -- ./solve': {line!r}")
+    return reader.options(split_words(options)), text.strip()
+
+
+def find_shell_sign(text: str) -> str:
+    """The first thing in a line that only a shell understands; empty: there is none."""
+    if _SHELL_SIGNS.isdisjoint(text):
+        return ""
+    found = _SHELL_SYNTAX.search(_QUOTED.sub("''", text))
+    return "" if found is None else found[0].strip()

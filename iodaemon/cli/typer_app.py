@@ -18,12 +18,16 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
-from iodaemon.cli.command import App, Option, Parameter, Verb, Word, Words, parameters_of
-from iodaemon.cli.failure import find_near, is_click, nearest
-from iodaemon.cli.program import ALIASES, GLOBALS, GROUPS, POINTERS, VERBS, app_of, begin
+from iodaemon.cli.command import App, Parameter, Verb, Word, Words
+from iodaemon.cli.failure import UsageError, find_near, nearest
+from iodaemon.cli.program import GLOBALS, GROUPS, POINTERS, VERBS, begin, find_top
 from iodaemon.cli.session import Session
 
 _SETTINGS: Final = {"help_option_names": ["-h", "--help"]}
+Complaint: Final[Any] = next(
+    each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException"
+)
+"""About a command line. Typer 0.29 brings its own copy of click, older ones use click itself."""
 
 
 class AsTyped:
@@ -58,8 +62,8 @@ class WordCommand(TyperCommand):
         """Read the words; a complaint about one says of which verb it was."""
         try:
             return list(super().parse_args(ctx, args))
-        except Exception as error:
-            if is_click(error) and getattr(error, "ctx", None) is None:
+        except Complaint as error:
+            if getattr(error, "ctx", None) is None:
                 vars(error)["ctx"] = ctx
             raise
 
@@ -108,16 +112,18 @@ def typer_of(app: App, cls: type[TyperGroup] = WordGroup) -> typer.Typer:
     return made
 
 
-def command_of(app: App, name: str, ctx: Any = None) -> Any:
-    """Typer's command for one verb of the app; None: it has none of this name."""
-    return get_group(typer_of(app)).get_command(ctx, name)
+def command_of(name: str, found: Verb | App) -> Any:
+    """Typer's command for this verb."""
+    app = App()
+    app.verbs[name] = found
+    return get_group(typer_of(app)).get_command(None, name)  # type: ignore[arg-type]
 
 
 def _callback(found: Verb) -> Callable[..., int]:
     def call(ctx: Any, **values: Any) -> int:
         return found.call(ctx.obj, values)
 
-    _dress(call, parameters_of(found), found.function)
+    _dress(call, found.parameters, found.function)
     return call
 
 
@@ -137,17 +143,15 @@ def _dress(
     call.__name__, call.__doc__ = described.__name__, described.__doc__
 
 
-def _declared(parameter: Parameter) -> Any:
-    declared = parameter.declared
-
+def _declared(each: Parameter) -> Any:
     def offer(incomplete: str) -> list[str]:
         before = incomplete[: incomplete.rfind(",") + 1]  # of several in one word
-        return [before + each for each in _values_of(declared.metavar or "")]
+        return [before + value for value in _values_of(each.metavar)]
 
-    if isinstance(declared, Option):
-        names, metavar = declared.names, declared.metavar
-        return typer.Option(*names, metavar=metavar, help=declared.text, autocompletion=offer)
-    return typer.Argument(metavar=declared.metavar, hidden=True, autocompletion=offer)
+    shown: dict[str, Any] = {"metavar": each.metavar or None, "autocompletion": offer}
+    if each.typed:
+        return typer.Option(*each.typed, help=each.text, **shown)
+    return typer.Argument(hidden=True, **shown)
 
 
 def _values_of(metavar: str) -> Iterable[str]:
@@ -158,7 +162,7 @@ def _values_of(metavar: str) -> Iterable[str]:
 
             return STATE_CODES
         case "KIND":
-            from iodaemon.cli.events import KINDS
+            from iodaemon.cli.history import KINDS
 
             return KINDS
         case "SHELL":
@@ -173,15 +177,6 @@ def _values_of(metavar: str) -> Iterable[str]:
             return metavar.split("|") if "|" in metavar and metavar.islower() else ()
 
 
-def _join_equals() -> None:
-    """Make ``--option = value``, as bash has it, what typer reads: ``--option value``."""
-    words, at = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
-    is_sign = [word == "=" and before[:2] == "--" for before, word in pairwise(["", *words])]
-    kept = [word for word, sign in zip(words, is_sign, strict=True) if not sign]
-    os.environ["COMP_WORDS"] = "\n".join(kept)
-    os.environ["COMP_CWORD"] = str(at - sum(is_sign[:at]))
-
-
 class VerbGroup(WordGroup):
     """All verbs; one is imported when it is asked for."""
 
@@ -191,11 +186,10 @@ class VerbGroup(WordGroup):
         """All verbs that are shown, in the order of the help."""
         return [name for name in VERBS if name not in GROUPS[""]]
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - click's signature
         """The verb of this name, or None."""
-        name = ALIASES.get(cmd_name, cmd_name)
-        app = app_of(name)
-        return None if app is None else command_of(app, name, ctx)
+        found = find_top(cmd_name)
+        return None if found is None else command_of(cmd_name, found)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The verbs in groups."""
@@ -233,10 +227,18 @@ def complete(session: Session) -> NoReturn:
     completion_init()
     try:
         root().main(prog_name="iod", obj=session)
-    except Exception as error:
-        if not is_click(error):
-            raise
-    raise SystemExit  # of a line that is wrong already nothing is offered
+    except Complaint as error:  # of a line that is wrong already nothing is offered
+        raise SystemExit from error
+    raise SystemExit
+
+
+def _join_equals() -> None:
+    """Make ``--option = value``, as bash has it, what typer reads: ``--option value``."""
+    words, at = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
+    is_sign = [word == "=" and before[:2] == "--" for before, word in pairwise(["", *words])]
+    kept = [word for word, sign in zip(words, is_sign, strict=True) if not sign]
+    os.environ["COMP_WORDS"] = "\n".join(kept)
+    os.environ["COMP_CWORD"] = str(at - sum(is_sign[:at]))
 
 
 def run_by_typer(words: list[str], session: Session) -> int:
@@ -244,6 +246,7 @@ def run_by_typer(words: list[str], session: Session) -> int:
 
     Raises:
         KeyboardInterrupt: as typer's ``Abort``.
+        UsageError: as typer's complaint, in our words.
     """
     command = root()
     try:
@@ -253,3 +256,33 @@ def run_by_typer(words: list[str], session: Session) -> int:
         return end.exit_code
     except typer.Abort as end:
         raise KeyboardInterrupt from end
+    except Complaint as error:
+        raise UsageError(_usage_line(error)) from error
+
+
+def _usage_line(error: Any) -> str:
+    path = error.ctx.command_path if getattr(error, "ctx", None) else "iod"
+    if hasattr(error, "possibilities"):
+        return _unknown_option(error, path)
+    text: str = error.format_message().rstrip(".")
+    if text.startswith(("no verb", "No verb")):
+        return text
+    if text == "Missing command":
+        return f"no verb given: '{path} --help' lists them"
+    text = text[:1].lower() + text[1:]
+    return f"{text}: '{path} --help' shows how"
+
+
+def _unknown_option(error: Any, path: str) -> str:
+    name: str = error.option_name
+    if error.ctx is None:
+        return f"no option {name}: '{path} --help' lists them"
+    if name in _options(error.ctx.find_root()):
+        return f"{name} goes before the verb, as in 'iod {name} ... {path.partition(' ')[2]}'"
+    hint = f"'{path} --help' lists them"
+    return f"no option {name} in '{path}'{nearest(name, _options(error.ctx), hint)}"
+
+
+def _options(ctx: Any) -> list[str]:
+    params = ctx.command.get_params(ctx)
+    return [opt for param in params for opt in param.opts if opt.startswith("--")]

@@ -1,27 +1,28 @@
-"""``iod wait``: until jobs have ended; returns their exit code."""
+"""``iod wait``, ``iod logs``, ``iod phase``: until jobs end, what they write, whose turn it is."""
 
 from __future__ import annotations
 
+import codecs
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from iodaemon.api.client import Client
-from iodaemon.api.model import Job
+from iodaemon.api.model import FINAL_STATES, Job
+from iodaemon.api.patience import ask_patiently
 from iodaemon.api.shape import Selector
 from iodaemon.cli import output
-from iodaemon.cli.command import (
-    OFF,
-    SELECTED,
-    App,
-    AsJson,
-    Context,
-    Word,
-    option,
-    verb,
+from iodaemon.cli.command import OFF, SELECTED, App, AsJson, Word, option, verb
+from iodaemon.cli.failure import (
+    ExitCode,
+    UsageError,
+    count,
+    duration_s,
+    exit_code,
+    size_bytes,
 )
-from iodaemon.cli.failure import ExitCode, UsageError
 from iodaemon.cli.selector import (
     Selection,
     find_ids,
@@ -37,15 +38,13 @@ from iodaemon.text import printable
 
 app = App()
 
-
 Since = Annotated[
-    Word,
-    option("--since", metavar="WHEN", text="With all: also ended jobs submitted since then."),
+    Word, option("--since", metavar="WHEN", text="With all: also ended jobs submitted since then.")
 ]
 
 
-@verb(app, "wait", options=SELECTED)
-def wait(ctx: Context, since: Since = None, as_json: AsJson = OFF, **chosen: Any) -> int:
+@verb(app, "wait", SELECTED)
+def wait(session: Session, since: Since = None, as_json: AsJson = OFF, **chosen: Any) -> int:
     """Wait for jobs, return their exit code.
 
     JOB is 7, 3-9, 1,4, last (your newest) or all; -J, -u and -s select among them, or without JOB
@@ -54,12 +53,12 @@ def wait(ctx: Context, since: Since = None, as_json: AsJson = OFF, **chosen: Any
     'iod resume' is named, and waited for all the same.
 
     'all' means your jobs that have not ended, and those that ended since the last 'iod wait all' of
-    this session (a terminal, a cron job), or since its first submission. --since sets another time.
-    In a session that submitted nothing, your last 'iod wait all' in any session counts. At most one
-    day counts. With -J, -u or -s the time of the last 'iod wait all' stays as it was. The job in
-    which the command runs is left out.
+    this session (a terminal, a cron job), or since its first submission. --since sets another
+    time: 2d, '2 hours ago', 12:00, 2026-11-21 or today. In a session that submitted nothing,
+    your last 'iod wait all' in any session counts. At most one day counts. With -J, -u or -s
+    the time of the last 'iod wait all' stays as it was. The job in which the command runs is
+    left out.
     """
-    session: Session = ctx.obj
     client = session.client()
     selection = parse_selectors(**chosen)
     own = client.own_job()
@@ -187,3 +186,185 @@ def _code(job: Job) -> int:
 def tell_lost(error: NoDaemon) -> None:
     """Say that the daemon went away while it was waited for."""
     output.say(f"{error}; waiting for it to come back, jobs go on meanwhile")
+
+
+Stream = Literal["stdout", "stderr"]
+
+_RETRY_S: Final = 0.25
+_LAYOUT: Final = "\n\t\r"
+"""Control characters that a terminal gets: lines, columns, and progress that is written over."""
+
+Raw = Annotated[
+    bool, option("--raw", text="Send a terminal the bytes as they are, escape sequences too.")
+]
+
+
+@verb(app, "logs", SELECTED)
+def logs(
+    session: Session,
+    follow: Annotated[bool, option("-f", "--follow", text="Go on until the job has ended.")] = OFF,
+    err: Annotated[bool, option("--err", text="Standard error.")] = OFF,
+    tail: Annotated[Word, option("--tail", metavar="N", text="Only the last N lines.")] = None,
+    raw: Raw = OFF,
+    **chosen: Any,
+) -> int:
+    r"""Print what jobs have written.
+
+    JOB is 7, 3-9, 1,4 or last. The output of several jobs is separated by lines with their numbers.
+    -f follows one job, also one that has not started yet. Standard error is in standard output,
+    unless the job was submitted with -e. On a terminal, control characters are shown as \x1b; a
+    pipe or file gets the bytes as they are.
+    """
+    client = session.client()
+    lines = None if tail is None else count("--tail", tail, "lines", "20", least=0)
+    ids = find_ids(client, parse_selectors(**chosen), finished=True)
+    write = _write_bytes if raw or not sys.stdout.isatty() else _Terminal().write
+    stream: Stream = "stderr" if err else "stdout"
+    if follow:
+        if len(ids) != 1:
+            raise UsageError("-f follows one job: write 7 or last")
+        if ids[0] == client.own_job():
+            raise RequestError(f"job {ids[0]} would follow what it writes itself, and never end")
+        _follow(client, ids[0], stream, lines, write)
+        return ExitCode.OK
+    if len(ids) == 1:
+        _write_all(client.logs(ids[0], stream_name=stream, tail=lines), write)
+        return ExitCode.OK
+    code = ExitCode.OK
+    for place, job_id in enumerate(ids):
+        gap = "\n" if place else ""
+        write(f"{gap}==> job {job_id} <==\n".encode())
+        try:
+            _write_all(client.logs(job_id, stream_name=stream, tail=lines), write)
+        except RequestError as error:  # of one of them; NoDaemon is of all
+            output.say(str(error))
+            code = exit_code(error)
+    return code
+
+
+Write = Callable[[bytes], None]
+
+
+def _write_all(pieces: Iterable[bytes], write: Write) -> None:
+    for piece in pieces:
+        write(piece)
+
+
+def _write_bytes(piece: bytes) -> None:
+    sys.stdout.buffer.write(piece)
+    sys.stdout.buffer.flush()
+
+
+class _Terminal:
+    """Shows bytes on a terminal; none of them is an order to it."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def write(self, piece: bytes) -> None:
+        """Print a piece; a character that is cut at its end waits for the next one."""
+        text = self._decoder.decode(piece)
+        shown = (c if c.isprintable() or c in _LAYOUT else repr(c)[1:-1] for c in text)
+        sys.stdout.write("".join(shown))
+        sys.stdout.flush()
+
+
+def _follow(client: Client, job_id: int, key: Stream, tail: int | None, write: Write) -> None:
+    """Print until the job has ended, over restarts of the daemon and of the job; tell its end."""
+    job: Job = client.job(job_id)
+    _tell_waiting(job)
+    at = 0
+
+    def mark_begin(begin: int) -> None:
+        nonlocal at, tail
+        at, tail = begin, None
+
+    while True:
+        is_over = job["state"] in FINAL_STATES
+        pieces = client.logs(
+            job_id, stream_name=key, follow=True, tail=tail, begin=at, on_begin=mark_begin
+        )
+        try:
+            for piece in pieces:
+                at += len(piece)
+                write(piece)
+        except NoDaemon as error:
+            tell_lost(error)
+            is_over = False
+        if is_over:
+            break
+        file = job[key] or job["stdout"]
+        job = ask_patiently(lambda: client.job(job_id), client.reconnect_s)
+        if file not in (None, job[key] or job["stdout"]):
+            at = 0  # requeued: its output begins again, unless it has -o
+        elif job["state"] not in FINAL_STATES:
+            time.sleep(_RETRY_S)  # a daemon that is about to stop ends its answers early
+    if job["shell_code"] != 0:
+        output.say(f"job {job_id} {output.end_words(job)}")
+
+
+def _tell_waiting(job: Job) -> None:
+    """Say why nothing comes of a job that has not started."""
+    if job["state"] == "PENDING":
+        output.say(f"job {job['id']} has not started{output.reason_words(job)}")
+    else:
+        Holds().tell([job])
+
+
+phases = App("Tell of I/O phases in a job's script: io, done.")
+app.verbs["phase"] = phases
+
+Expect = Annotated[
+    Word, option("--expect", metavar="SIZE", text="How much will be read and written, as 2G.")
+]
+Timeout = Annotated[
+    Word, option("--timeout", metavar="TIME", text="Go on without a turn after so long.")
+]
+Strict = Annotated[
+    bool, option("--strict", text="Fail where there is no turn to be had, also outside a job.")
+]
+
+
+@verb(phases, "io")
+def io(
+    session: Session, expect: Expect = None, timeout: Timeout = None, strict: Strict = OFF
+) -> int:
+    """Wait until it is this job's turn to do I/O.
+
+    A script goes on in any case: outside a job at once, where no daemon answers after 30 s.
+    """
+    from iodaemon.phase import ask_turn
+
+    expected = None if expect is None else size_bytes("--expect", expect)
+    timeout_s = None if timeout is None else duration_s("--timeout", timeout)
+    return _tell(lambda: ask_turn(expected, timeout_s=timeout_s, api=session.api), is_strict=strict)
+
+
+@verb(phases, "done")
+def done(session: Session, strict: Strict = OFF) -> int:
+    """Give the turn back: the I/O is done. Without a turn it does nothing."""
+    from iodaemon.phase import give_back
+
+    return _tell(lambda: give_back(api=session.api), is_strict=strict)
+
+
+def _tell(ask: Callable[[], None], *, is_strict: bool) -> int:
+    from iodaemon.phase import NoTurn
+
+    try:
+        ask()
+    except NoTurn as error:
+        if not is_strict:
+            output.say(f"{error}; going on")
+            return ExitCode.OK
+        output.say(f"{error}: {_ADVICE[error.why]}")
+        return ExitCode.NO_DAEMON if error.why == "daemon" else ExitCode.REFUSED
+    return ExitCode.OK
+
+
+_ADVICE = {
+    "outside": "submit the script with 'iod submit'",
+    "daemon": "start it with 'iod daemon'",
+    "refused": "look at 'iod queue'",
+    "timeout": "'iod why' tells who has it",
+}

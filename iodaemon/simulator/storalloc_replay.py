@@ -14,7 +14,7 @@ counted once; it holds its space until its end, or as long as it wanted from a d
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -25,8 +25,6 @@ from iodaemon.policy.placing import Bookkeeping
 from iodaemon.simulator.storalloc import Decision
 
 DAY_S: Final = 86_400
-Watcher = Callable[[float, Mapping[DiskId, int], Mapping[DiskId, int]], None]
-"""Told the time and of each disk the bytes and allocations in use, after every instant's change."""
 
 
 class DiskUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,7 +247,6 @@ def replay(
     storage: Storage,
     decisions: Sequence[Decision],
     bookkeeping: Bookkeeping = "correct",
-    watch: Watcher | None = None,
 ) -> Outcome:
     """Take and give back what was decided, in the order of time.
 
@@ -258,18 +255,11 @@ def replay(
         decisions: in the order in which they were taken; of two that begin at one time the earlier
             goes first.
         bookkeeping: see above.
-        watch: told of every change.
     """
     state = _Replay(storage, bookkeeping)
     for now_s, decision, ends in _instants(state, decisions):
         if ends:
             state.end(decision, now_s)
-        if watch is not None:
-            watch(
-                now_s,
-                {disk: shelf.level for disk, shelf in state.shelves.items()},
-                {disk: shelf.count for disk, shelf in state.shelves.items()},
-            )
     return _outcome(state, decisions)
 
 

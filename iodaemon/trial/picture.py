@@ -11,7 +11,6 @@ from iodaemon.simulator.experiment import Figure, Series
 from iodaemon.simulator.series import ranged
 from iodaemon.trial.comparing import Outcome
 from iodaemon.trial.latency import Slice, Uncontended, latency_of
-from iodaemon.trial.stacking import Stacked, Step, summarise
 from iodaemon.trial.summary import MEASURES, Change, Run, change_of, values_of
 
 BAR_WIDTH: Final = 40
@@ -144,107 +143,6 @@ def _job_times(outcome: Outcome) -> Figure:
     )
 
 
-def stack_figures(stacked: Stacked) -> tuple[Figure, ...]:
-    """Figures 1 and 5 to 8 of Lv et al. for this machine."""
-    steps = summarise(stacked.runs)
-    kinds = tuple(dict.fromkeys(step.kind for step in steps))
-    groups = {kind: [step for step in steps if step.kind == kind] for kind in kinds}
-    figures = (
-        Figure(
-            name="figure-1",
-            title=f"{stacked.workload}: normalized run time while sockets are added",
-            x_label="sockets loaded",
-            y_label="run time / run time on one socket",
-            kind="line",
-            series=tuple(
-                Series(
-                    label=kind,
-                    x=tuple(float(step.sockets) for step in group),
-                    y=tuple(step.normalized for step in group),
-                    low=tuple(step.normalized_low for step in group),
-                    high=tuple(step.normalized_high for step in group),
-                )
-                for kind, group in groups.items()
-            ),
-            line_y=1.0,
-        ),
-        _latency_figure("figure-5", "mean waiting time of requests", "waiting_s", groups),
-        _latency_figure("figure-6", "mean serving time of requests", "serving_s", groups),
-        _trend(groups),
-        _memory(groups),
-    )
-    return tuple(figure for figure in figures if figure.series)
-
-
-def _latency_figure(
-    name: str, title: str, key: str, groups: Mapping[str, Sequence[Step]]
-) -> Figure:
-    return Figure(
-        name=name,
-        title=title,
-        x_label="sockets loaded",
-        y_label="ms",
-        kind="line",
-        series=tuple(
-            series
-            for kind, group in groups.items()
-            if (series := _curve(kind, [(s.sockets, 1000.0 * v) for s, v in _known(group, key)])).x
-        ),
-    )
-
-
-def _trend(groups: Mapping[str, Sequence[Step]]) -> Figure:
-    """Both relative to one socket, on one axis."""
-    series = []
-    for kind, group in groups.items():
-        for key, word in (("waiting_s", "waiting"), ("serving_s", "serving")):
-            points = _known(group, key)
-            if points and points[0][0].sockets == 1 and points[0][1] > 0.0:
-                first = points[0][1]
-                values = [(step.sockets, value / first) for step, value in points if value > 0.0]
-                series.append(_curve(f"{kind}, {word}", values))
-    return Figure(
-        name="figure-7",
-        title="waiting and serving time of requests, relative to one socket",
-        x_label="sockets loaded",
-        y_label="times one socket",
-        kind="line",
-        series=tuple(series),
-        log_y=True,
-        line_y=1.0,
-    )
-
-
-def _memory(groups: Mapping[str, Sequence[Step]]) -> Figure:
-    series = []
-    for kind, group in groups.items():
-        points = [
-            (round(100.0 * step.used_ratio, 1), round(100.0 * value, 1))
-            for step, value in _known(group, "contended_ratio")
-            if step.used_ratio is not None
-        ]
-        if points:
-            series.append(_curve(kind, points))
-    return Figure(
-        name="figure-8",
-        title="memory in use and contention at the disk",
-        x_label="most memory in use, % of all",
-        y_label="time in contention, %",
-        kind="point",
-        series=tuple(series),
-    )
-
-
-def _known(group: Iterable[Step], key: str) -> list[tuple[Step, float]]:
-    return [(step, value) for step in group if (value := getattr(step, key)) is not None]
-
-
-def _curve(label: str, points: Sequence[tuple[float, float]]) -> Series:
-    return Series(
-        label=label, x=tuple(float(x) for x, _ in points), y=tuple(float(y) for _, y in points)
-    )
-
-
 # -- bars of text ----------------------------------------------------------------------------------
 
 
@@ -260,13 +158,6 @@ def comparison_bars(outcome: Outcome) -> list[str]:
             }
             lines += [measure.label, *bars(rows)]
     return lines
-
-
-def stack_bars(stacked: Stacked) -> list[str]:
-    """The normalized run time of each kind and step as bars."""
-    steps = summarise(stacked.runs)
-    rows = {f"{step.kind} on {step.sockets}": step.normalized for step in steps}
-    return ["run time / run time on one socket", *bars(rows)]
 
 
 def bars(rows: Mapping[str, float]) -> list[str]:

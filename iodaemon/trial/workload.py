@@ -1,4 +1,4 @@
-"""A workload file: which jobs are compared, or stacked; commands, or the built-in kernels.
+"""A workload file: which jobs are compared; commands, or the built-in kernels.
 
     [[job]]
     kernel = "read"

@@ -6,7 +6,7 @@ from calibrating import MB, calibration
 
 from iodaemon.calibration.record import Knee
 from iodaemon.calibration.store import keep, kept_of
-from iodaemon.cli.calibrate_words import lines_of, replaced_words
+from iodaemon.cli.calibrate import lines_of, replaced_words
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from iodaemon.calibration.record import (
     plain,
 )
 from iodaemon.calibration.store import kept_file
-from iodaemon.cli.calibrate_words import lines_of
+from iodaemon.cli.calibrate import lines_of
 from iodaemon.core.platform import Device
 from iodaemon.daemon.calibrating import Measured
 from iodaemon.doctor.calibration import judge_calibration

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from iodaemon.calibration.knee import curves
 from iodaemon.calibration.picture import draw
-from iodaemon.cli.calibrate_words import draw_figure, lines_of
+from iodaemon.cli.calibrate import draw_figure, lines_of
 
 STEPS = st.tuples(st.integers(1, 8), st.floats(1e4, 1e11), st.floats(1.0, 1e4))
 

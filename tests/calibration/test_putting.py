@@ -10,7 +10,7 @@ from calibrating import calibration, leaf
 from iodaemon.calibration.putting import put
 from iodaemon.calibration.store import keep, kept_file, load
 from iodaemon.cli import main
-from iodaemon.cli.calibrate_words import draw_figure
+from iodaemon.cli.calibrate import draw_figure
 from iodaemon.errors import ConfigError, RequestError
 
 NOBODY = 65534

@@ -200,3 +200,13 @@ main()
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
 
     assert (-signal.SIGINT, b"") == (ended.returncode, ended.stderr)
+
+
+def test_before_ctrl_c_is_taken_care_of_nothing_else_is_loaded():
+    code = (
+        "import sys; known = set(sys.modules); import iodaemon.cli; "
+        "print(sorted(set(sys.modules) - known))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "['iodaemon', 'iodaemon.cli']" == ended.stdout.strip()

@@ -32,8 +32,8 @@ def test_cancel_says_what_became_of_each(iod, daemon):
     result = iod("cancel", "1", "2,3", "9")
 
     assert result.out == "job 1 CANCELLED\njob 2 CANCELLED\n"
-    assert "iod: job 3: job 3 has ended already" in result.err
-    assert "iod: job 9: no job 9" in result.err
+    assert "iod: job 3 has ended already" in result.err
+    assert "iod: no job 9" in result.err
     assert result.code == 1
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iodaemon.cli.document import document_lines, value_words
+from iodaemon.cli.output import document_lines, value_words
 
 
 @pytest.mark.parametrize(

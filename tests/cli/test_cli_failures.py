@@ -15,6 +15,7 @@ import pytest
 from fake_daemon import job
 
 from iodaemon.api import connection
+from iodaemon.api.client import Client
 from iodaemon.cli import main
 from iodaemon.cli.program import POINTERS, VERBS
 from iodaemon.config import load_config
@@ -299,8 +300,42 @@ def test_what_was_done_is_said_where_standard_output_is_full(daemon, socket_path
     )
 
 
-@pytest.mark.parametrize("words", [("cancel", "1"), ("drain", "on"), ("mode", "off")], ids=" ".join)
-def test_what_is_not_known_after_an_interrupt_is_said(tmp_path, words):
+SHOWN_BY = [
+    (("cancel", "1"), "'iod queue' shows the jobs"),
+    (("drain", "on"), "'iod drain' shows whether the node is drained"),
+    (("mode", "off"), "'iod mode' shows the mode"),
+    (("config", "reload"), "'iod config show --running' shows what is in force"),
+    (("hint", "forget", "x"), "'iod hint show' shows what is known"),
+]
+
+
+@pytest.mark.parametrize(("words", "shown_by"), SHOWN_BY)
+def test_after_a_lost_answer_the_command_is_named_that_shows_it(
+    iod, daemon, monkeypatch, words, shown_by
+):
+    monkeypatch.setitem(Client.__init__.__kwdefaults__, "reconnect_s", 0.0)
+    for path in ("jobs/cancel", "drain", "mode", "config/reload", "hints/forget"):
+        daemon.answers[f"/v1/{path}"] = (0, b"")
+
+    code, line = iod.fails(*words)
+
+    assert 8 == code
+    assert line.endswith(f"not known whether that was done; {shown_by}")
+
+
+def test_a_daemon_that_is_silent_is_not_to_be_started(iod, socket_path, monkeypatch):
+    monkeypatch.setattr(Client.__init__, "__defaults__", (0.2,))
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(socket_path)
+        silent.listen()
+        code, line = iod.fails("queue")
+
+    assert 7 == code
+    assert line.endswith("keeps silent: look at its log, or ask again")
+
+
+@pytest.mark.parametrize(("words", "shown_by"), SHOWN_BY[:3])
+def test_what_is_not_known_after_an_interrupt_is_said(tmp_path, words, shown_by):
     """By a daemon that hears and says nothing."""
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "iod.sock"))
@@ -321,7 +356,7 @@ def test_what_is_not_known_after_an_interrupt_is_said(tmp_path, words):
             connection.close()
 
     assert 130 == process.returncode
-    assert "iod: not known whether that was done: 'iod queue' shows the jobs" in told
+    assert f"iod: not known whether that was done: {shown_by}" in told
 
 
 def test_a_full_standard_output_is_told_of_any_verb(daemon, socket_path):

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from iodaemon.cli.command import App
-from iodaemon.cli.program import GROUPS, VERBS, app_of
+from iodaemon.cli.program import GROUPS, VERBS, find_top
 
-FAMILIES = [name for name in VERBS if isinstance(app_of(name).verbs[name], App)]
+FAMILIES = [name for name in VERBS if isinstance(find_top(name), App)]
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def test_a_verb_with_verbs_of_its_own_names_them_all(iod, name):
     assert sorted(told) == sorted(verbs_of(iod(name, "--help").out))
 
 
-@pytest.mark.parametrize("name", ["calibrate", "compare", "stack", "hint show", "sim run"])
+@pytest.mark.parametrize("name", ["calibrate", "compare", "hint show", "sim run"])
 def test_a_default_stands_in_brackets(iod, name):
     options = iod(*name.split(), "--help").out.partition("\nOptions:\n")[2]
 
@@ -55,7 +55,7 @@ def test_a_command_to_type_and_a_number_with_its_unit_are_not_broken(iod, words)
 
 
 def test_a_busy_machine_is_called_the_same_everywhere(iod):
-    verbs = ("calibrate", "compare", "stack")
+    verbs = ("calibrate", "compare")
     told = {re.search(r"--force +(.*)", iod(name, "--help").out)[1] for name in verbs}
 
     assert told == {"Measure even if other processes use the machine."}

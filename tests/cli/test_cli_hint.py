@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fake_daemon import NOW_S, expected
 
-from iodaemon.cli import darshan, hint
+from iodaemon.cli import hint
 
 LOGS = Path(str(importlib.resources.files("darshan"))) / "examples/example_logs"
 GRAPH = LOGS.parent / "darshan-graph"
@@ -291,7 +291,7 @@ def test_runs_and_problems_are_printed_as_json(iod, daemon, tmp_path):
 
 
 def test_without_the_library_it_is_said_how_to_get_it(iod, monkeypatch):
-    monkeypatch.setattr(darshan, "find_spec", lambda name: None)
+    monkeypatch.setattr(hint, "find_spec", lambda name: None)
 
     line = "Darshan's library is missing: pip install 'iodaemon[darshan]'"
     assert (1, line) == iod.fails("hint", "import", "x")

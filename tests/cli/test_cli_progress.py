@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from iodaemon.cli.progress import REDRAWN_S, TOLD_S, Line
+from iodaemon.cli.output import REDRAWN_S, TOLD_S, Progress
 
 
 @pytest.fixture
@@ -18,29 +18,36 @@ def clock(monkeypatch):
 def told(line, clock, times_s, capsys):
     for at_s in times_s:
         clock[0] = at_s
-        line.say(f"at {at_s:g}")
+        line.tell(f"at {at_s:g}")
     return capsys.readouterr().err
 
 
 def test_elsewhere_it_is_a_line_now_and_then(clock, capsys):
-    line = Line()
-    said = told(line, clock, (1000.0, 1000.0 + TOLD_S / 2.0, 1000.0 + TOLD_S), capsys)
+    line = Progress()
+    times_s = (1000.0, 1000.0 + TOLD_S, 1000.0 + 1.5 * TOLD_S, 1000.0 + 2 * TOLD_S)
+    said = told(line, clock, times_s, capsys)
     line.close()
 
-    assert ["iod: at 1000", f"iod: at {1000.0 + TOLD_S:g}"] == said.splitlines()
+    assert [f"iod: at {1000.0 + n * TOLD_S:g}" for n in (1, 2)] == said.splitlines()
     assert "" == capsys.readouterr().err
-
-
-def test_who_has_told_something_just_now_is_quiet_for_a_while(clock, capsys):
-    assert "" == told(Line(told_s=1000.0), clock, (1000.0, 1001.0), capsys)
 
 
 def test_on_a_terminal_it_changes_and_is_taken_away_once(clock, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    line = Line()
-    said = told(line, clock, (1000.0, 1000.0 + REDRAWN_S / 2.0, 1001.0), capsys)
+    line = Progress()
+    said = told(line, clock, (1001.0, 1001.0 + REDRAWN_S / 2.0, 1002.0), capsys)
     line.close()
     line.close()
 
-    assert "\r\x1b[Kiod: at 1000\r\x1b[Kiod: at 1001" == said
+    assert "\r\x1b[Kiod: at 1001\r\x1b[Kiod: at 1002" == said
     assert "\r\x1b[K" == capsys.readouterr().err
+
+
+def test_the_time_left_is_reckoned_from_what_is_done(clock, capsys):
+    line = Progress("x")
+    for done, at_s in ((2, 1000.0 + TOLD_S), (8, 1000.0 + 2 * TOLD_S)):
+        clock[0] = at_s
+        line(done, 8)
+
+    said = ["iod: x: 2 of 8 tasks, 1m30s left", "iod: x: 8 of 8 tasks"]
+    assert said == capsys.readouterr().err.splitlines()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -234,6 +235,15 @@ def test_watch_outlives_the_daemon(iod, daemon, monkeypatch):
 # -- show, node -----------------------------------------------------------------------------------
 
 
+def test_a_job_that_ended_before_it_began_never_started(iod, daemon):
+    daemon.add(job(7, "CANCELLED", started_s=None, socket=None))
+
+    out = iod("show", "7").out
+
+    assert ["never", "never"] == re.findall(r"^(?:Started|Placed) +(.*)$", out, re.MULTILINE)
+    assert "not yet" not in out
+
+
 def test_show_tells_all_of_a_job(iod, daemon):
     daemon.add(
         job(
@@ -257,7 +267,7 @@ def test_show_tells_all_of_a_job(iod, daemon):
     assert told["State"] == "FAILED (F): exit code 3"
     assert told["Command"] == "solve 'a b'"
     assert told["Asked for"] == "1 CPU, 2 GiB memory, 1h run time"
-    assert told["Placed"] == "socket 0, slots 1-3,7, attempt 1"
+    assert told["Placed"] == "socket 0, CPUs 1-3,7, attempt 1"
     assert told["Exit"] == "code 3"
     assert told["I/O so far"] == "1000 B read, unknown written"
     assert told["I/O next"] == "3 MB/s (history, confidence 0.5)"

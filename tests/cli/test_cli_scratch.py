@@ -5,9 +5,8 @@ import json
 import pytest
 from fake_daemon import job
 
+from iodaemon.cli.directives import measure, parse_lines, scratch_options
 from iodaemon.cli.failure import UsageError
-from iodaemon.cli.said import parse_lines
-from iodaemon.cli.scratch_option import measure, scratch_options
 from iodaemon.errors import RequestError
 
 GIB = 2**30
@@ -264,7 +263,7 @@ def test_of_each_job_a_line_says_that_it_is_done(iod, daemon, verb, word, told):
     kept(daemon, verb, word, j7=True, j8=True)
     result = iod("scratch", verb, "7,8")
 
-    assert (0, f"job 7: {told}\njob 8: {told}\n") == (result.code, result.out)
+    assert (0, f"job 7 {told}\njob 8 {told}\n") == (result.code, result.out)
     assert "" == result.err
     assert [True, True] == [each[word] for each in iod("scratch", verb, "7,8", "--json").json]
 
@@ -273,5 +272,5 @@ def test_what_is_not_done_is_told_beside_what_is(iod, daemon):
     kept(daemon, "remove", "removed", j7=True, j8=False)
     result = iod("scratch", "remove", "7,8")
 
-    assert (1, "job 7: removed\n") == (result.code, result.out)
-    assert "job 8: not removed yet" in result.err
+    assert (1, "job 7 removed\n") == (result.code, result.out)
+    assert "job 8 is not removed yet" in result.err

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import tiny_study
 
-from iodaemon.cli.progress import Progress, progress_words
+from iodaemon.cli.output import Progress
 from iodaemon.simulator import archive
 from iodaemon.simulator.archive import MANIFEST, read_manifest
 
@@ -412,18 +412,6 @@ def test_what_is_written_by_hand_beside_it_ends_the_report_and_is_named_at_its_h
 
 
 # -- progress --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("done", "words"),
-    [
-        (0, "x: 0 of 8 tasks"),
-        (2, "x: 2 of 8 tasks, 30 s left"),
-        (8, "x: 8 of 8 tasks"),
-    ],
-)
-def test_the_time_left_is_reckoned_from_what_is_done(done, words):
-    assert words == progress_words("x", done, 8, elapsed_s=10.0)
 
 
 def test_a_short_run_says_nothing_where_nobody_looks(capsys):

@@ -29,15 +29,13 @@ def test_the_command_compares_with_what_was_printed(iod, write):
     assert (1, False) == (bad.code, json.loads(bad.out)["agrees"])
 
 
-def test_the_command_shows_indicators_frames_and_json(iod, write):
+def test_the_command_shows_indicators_and_json(iod, write):
     path = str(write(YAML))
     shown = iod("sim", "storage", path, "--capacity", "8 TB", "--rule", "round_robin")
-    watched = iod("sim", "storage", path, "--layout", "1N1D", "--watch")
     document = iod("sim", "storage", path, "--split", "none", "--json").json
 
     assert "sum_cap    475 GB, 4 parts" in shown.out
     assert "allocated  100.00 %, served whole 100.00 %" in shown.out
-    assert "allocations at most" in watched.out
     assert (2, 0) == (document["parts"], document["split"])
 
 

@@ -12,7 +12,7 @@ import pytest
 from fake_daemon import job
 
 from iodaemon.cli import main
-from iodaemon.cli.commands import split_words
+from iodaemon.cli.submit import split_words
 
 TIME_HINT = "write for example 90 s, 1h30m, 2d or 01:30:00"
 NOTHING = "nothing was submitted"
@@ -524,8 +524,8 @@ def test_the_socket_comes_from_the_environment(daemon, here, monkeypatch, capsys
 
 @pytest.mark.slow
 def test_a_hundred_thousand_lines_take_seconds(here):
-    from iodaemon.cli.commands import Reader, parse_commands
-    from iodaemon.cli.said import NOTHING as SAID
+    from iodaemon.cli.directives import NOTHING as SAID
+    from iodaemon.cli.submit import Reader, parse_commands
 
     lines = (f"echo file-{n}.dat --level {n % 9}\n" for n in range(100_000))
     commands = parse_commands(lines, "lines", Reader(list, lambda words: SAID))

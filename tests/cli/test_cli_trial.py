@@ -1,15 +1,13 @@
-"""What ``iod compare`` and ``iod stack`` say, without running anything."""
+"""What ``iod compare`` says, without running anything."""
 
-import json
 import os
 import sys
 
 import msgspec
 import pytest
 
-from iodaemon.cli import progress, trial
+from iodaemon.cli import compare, output
 from iodaemon.cli.compare import change_words, figure, spread_words, verdict_words
-from iodaemon.cli.failure import UsageError
 from iodaemon.cli.program import run
 from iodaemon.errors import RequestError
 from iodaemon.simulator.draw import lacking
@@ -82,39 +80,39 @@ def test_a_figure_has_three_digits_and_no_exponent(value, words):
 
 
 def test_states_are_told_in_words_and_add_up():
-    assert trial.states_words({"R": 3, "SI": 2, "PD": 4, "CD": 1}) == (
+    assert compare.states_words({"R": 3, "SI": 2, "PD": 4, "CD": 1}) == (
         "3 running, 2 suspended, 4 waiting, 1 of 10 ended"
     )
-    assert trial.states_words({"CD": 2}) == "0 running, 2 of 2 ended"
+    assert compare.states_words({"CD": 2}) == "0 running, 2 of 2 ended"
 
 
 @pytest.fixture
 def clock(monkeypatch):
     now_s = [1000.0]
-    monkeypatch.setattr(trial.time, "monotonic", lambda: now_s[0])
-    monkeypatch.setattr(progress, "TOLD_S", 0.0)
+    monkeypatch.setattr(compare.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(output, "TOLD_S", 0.0)
     return now_s
 
 
-def test_the_time_left_is_that_of_the_runs_that_are_alike(clock, capsys):
-    telling = trial.Telling(apart=1, per_round=3)
-    for done, at_s in ((0, 1000.0), (1, 1002.0), (2, 1012.0), (2, 1016.0), (3, 1022.0)):
+def test_the_time_left_is_that_of_the_rounds_that_are_done(clock, capsys):
+    telling = compare.Telling(per_round=2)
+    for done, at_s in ((0, 1001.0), (1, 1002.0), (2, 1012.0), (2, 1015.0), (3, 1022.0)):
         clock[0] = at_s
-        telling("a run", done, 6, {"R": 1})
+        telling.tell_run("a run", done, 6, {"R": 1})
 
     *first, begun, later, second_round = capsys.readouterr().err.splitlines()
     assert all("left" not in line for line in first)
-    assert "about 32 s left" in begun
-    assert "about 28 s left" in later
-    assert "about 22 s left" in second_round
+    assert "about 24 s left" in begun
+    assert "about 21 s left" in later
+    assert "about 14 s left" in second_round
 
 
 @pytest.mark.parametrize("can_last", [True, False])
 def test_what_to_do_about_a_job_that_does_not_end_is_said_once(clock, capsys, can_last):
-    telling = trial.Telling(1, 3, can_last=can_last)
+    telling = compare.Telling(3, can_last=can_last)
     for at_s in (1000.0, 1059.0, 1061.0, 1200.0):
         clock[0] = at_s
-        telling("round 1 of 6, long alone", 0, 6, {"R": 1})
+        telling.tell_run("round 1 of 6, long alone", 0, 6, {"R": 1})
 
     said = capsys.readouterr().err
     assert int(can_last) == said.count("round 1 of 6, long alone takes longer than 60 s")
@@ -123,26 +121,19 @@ def test_what_to_do_about_a_job_that_does_not_end_is_said_once(clock, capsys, ca
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", "1001", "1.5", "²"])
 def test_rounds_that_make_no_sense_are_a_wrong_word(text):
-    with pytest.raises(UsageError):
-        trial.parse_rounds(text, 6)
+    assert 2 == run(["compare", "w.toml", f"--rounds={text}"])
 
 
-def test_rounds_are_as_given_or_the_usual_ones():
-    assert (6, 12) == (trial.parse_rounds(None, 6), trial.parse_rounds("12", 6))
-
-
-@pytest.mark.parametrize("name", ["compare", "stack"])
-def test_a_workload_must_be_named_and_there(name, capsys):
-    assert run([name]) == 2
-    assert run([name, "/nowhere/none.toml"]) == 3
+def test_a_workload_must_be_named_and_there(capsys):
+    assert run(["compare"]) == 2
+    assert run(["compare", "/nowhere/none.toml"]) == 3
     assert "no workload file /nowhere/none.toml" in capsys.readouterr().err
 
 
-def test_one_policy_alone_is_nothing_to_compare(tmp_path, capsys):
+def test_a_policy_that_is_not_there_or_named_twice_is_refused(tmp_path, capsys):
     file = tmp_path / "w.toml"
     file.write_text('[[job]]\nkernel = "compute"\nrounds = 1\n')
 
-    assert run(["compare", str(file), "--policies", "none"]) == 2
     assert run(["compare", str(file), "--policies", "none,none"]) == 2
     assert run(["compare", str(file), "--policies", "none,nix"]) == 3
     assert "no policy 'nix'" in capsys.readouterr().err
@@ -151,7 +142,7 @@ def test_one_policy_alone_is_nothing_to_compare(tmp_path, capsys):
 def test_where_figures_cannot_be_drawn_there_are_bars(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
-    assert ["", "a bar"] == trial.draw([PICTURE], Folder(path=tmp_path), ["a bar"])
+    assert ["", "a bar"] == compare.draw([PICTURE], Folder(path=tmp_path), ["a bar"])
     told = f"results are in {tmp_path}; {lacking()}\n"
     assert f"iod: {told}" == capsys.readouterr().err
 
@@ -160,7 +151,7 @@ def test_what_is_wrong_with_a_figure_is_not_taken_for_a_missing_library(tmp_path
     wrong = msgspec.structs.replace(PICTURE, series=())
 
     with pytest.raises(RequestError, match="nothing to draw"):
-        trial.draw([wrong], Folder(path=tmp_path), ["a bar"])
+        compare.draw([wrong], Folder(path=tmp_path), ["a bar"])
 
 
 def test_figures_are_drawn_as_svg_and_png_in_place_of_links(tmp_path):
@@ -169,22 +160,9 @@ def test_figures_are_drawn_as_svg_and_png_in_place_of_links(tmp_path):
     place.mkdir()
     (place / "some.svg").symlink_to(victim)
 
-    assert trial.draw([PICTURE], Folder(path=place), ["a bar"]) == []
+    assert compare.draw([PICTURE], Folder(path=place), ["a bar"]) == []
     assert {"some.svg", "some.png"} == {path.name for path in place.iterdir()}
     assert "as it was" == victim.read_text()
-
-
-def test_results_are_kept_beside_the_current_directory_in_place_of_links(tmp_path, monkeypatch):
-    victim = tmp_path / "victim"
-    victim.write_text("as it was")
-    monkeypatch.chdir(tmp_path)
-    folder = trial.find_folder(None, "compare", "w")
-    folder.path.mkdir(parents=True)
-    (folder.path / "results.json").symlink_to(victim)
-    trial.keep(folder, {"kind": "compare"})
-
-    assert "as it was" == victim.read_text()
-    assert {"kind": "compare"} == json.loads((folder.path / "results.json").read_text())
 
 
 MISTAKES = {
@@ -194,17 +172,16 @@ MISTAKES = {
 WIDE = '[[job]]\nkernel = "compute"\nrounds = 1\n[[job]]\nname = "wide"\ncommand = ["true"]\n'
 
 
-@pytest.mark.parametrize("verb", ["compare", "stack"])
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_what_does_not_fit_the_machine_is_told_before_anything_is_made(
-    tmp_path, monkeypatch, capsys, verb, mistake
+    tmp_path, monkeypatch, capsys, mistake
 ):
     monkeypatch.chdir(tmp_path)
     head, words = MISTAKES[mistake]
     cpus = "cpus = 9999\n" if mistake == "width" else ""
     (tmp_path / "w.toml").write_text(head + WIDE + cpus)
 
-    assert run([verb, "w.toml", "--force"]) in (1, 2)
+    assert run(["compare", "w.toml", "--force"]) in (1, 2)
     said = capsys.readouterr().err
     assert words in said
     assert "--cpus" not in said
@@ -218,17 +195,15 @@ def refused(capsys, *words):
     return said
 
 
-@pytest.mark.parametrize("verb", ["compare", "stack"])
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU has nothing to stack")
 def test_a_folder_of_results_that_is_a_link_is_refused_before_anything_is_run(
-    tmp_path, monkeypatch, capsys, verb
+    tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "w.toml").write_text(WIDE)
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / f"iod-{verb}").symlink_to("elsewhere")
+    (tmp_path / "iod-compare").symlink_to("elsewhere")
 
-    assert f"iod-{verb} is a link" in refused(capsys, verb, "w.toml")
+    assert "iod-compare is a link" in refused(capsys, "compare", "w.toml")
     assert [] == os.listdir("elsewhere")
 
 

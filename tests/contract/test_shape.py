@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 import typer
+from documented import CALLS, iod_calls
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.cli.command import App, parse, read
-from iodaemon.cli.program import ALIASES, GLOBALS, app_of
+from iodaemon.cli.command import parse, read
+from iodaemon.cli.program import GLOBALS, find
 from iodaemon.cli.session import Session
 from iodaemon.cli.typer_app import command_of, root
 from iodaemon.config import load_policy
@@ -144,36 +145,6 @@ def test_the_shipped_policies_load_and_say_what_they_are_for():
 # -- README ----------------------------------------------------------------------------------------
 
 
-def shell_lines(text):
-    """Lines of the code blocks that are for a shell; continued ones joined."""
-    lines, language = [], None
-    for line in text.replace("\\\n", " ").splitlines():
-        if line.startswith("```"):
-            language = line[3:].strip() if language is None else None
-        elif language in ("", "sh", "bash", "shell", "console"):
-            lines.append(line.strip().removeprefix("$ "))
-    return [line for line in lines if re.search(r"\biod\b", line)]
-
-
-def iod_calls(text):
-    """The words after ``iod`` of every call in these blocks, also behind pipes and &&."""
-    calls = []
-    for line in shell_lines(text):
-        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>()")
-        lexer.whitespace_split = True
-        lexer.commenters = "#"
-        words = []
-        for word in [*lexer, ";"]:
-            if set(word) <= set("|&;<>()"):
-                start = next((i for i, each in enumerate(words) if "=" not in each), len(words))
-                if words[start : start + 1] == ["iod"]:
-                    calls.append(words[start + 1 :])
-                words = []
-            else:
-                words.append(word)
-    return calls
-
-
 def understood(words):
     """Go down the verbs as the program does; all words are parsed, nothing is run."""
     command, name, rest, context = root(), "iod", list(words), None
@@ -183,13 +154,6 @@ def understood(words):
             return
         rest = [*getattr(context, "_protected_args", ()), *context.args]
         name, command, rest = command.resolve_command(context, rest)
-
-
-CALLS = [
-    (page.name, words)
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    for words in iod_calls(page.read_text())
-]
 
 
 def test_every_command_in_the_documentation_is_understood():
@@ -209,13 +173,11 @@ def called_by_typer(verb, name, words):
     seen = []
 
     @functools.wraps(verb.function)
-    def record(ctx=None, **values):
+    def record(session=None, **values):
         seen.append(values)
         return 0
 
-    app = App()
-    app.verbs[name] = verb._replace(function=record)
-    command = command_of(app, name)
+    command = command_of(name, verb._replace(function=record))
     with command.make_context(name, list(words), obj=Session()) as context:
         command.invoke(context)
     return {key: value for key, value in seen[0].items() if value}
@@ -226,15 +188,11 @@ def test_what_is_read_without_typer_is_what_typer_reads():
     plain = 0
     for _, words in CALLS:
         parsed = parse(GLOBALS, words, takes_command=True)
-        if parsed is None or not parsed[1]:
-            continue
-        name, *rest = parsed[1]
-        app = app_of(ALIASES.get(name, name))
-        found = None if app is None else app.find([ALIASES.get(name, name), *rest])
+        found = None if parsed is None else find(parsed[1])
         values = None if found is None else read(*found)
         if values is not None:
             plain += 1
-            assert called_by_typer(found[0], name, found[1]) == values, words
+            assert called_by_typer(found[0], "verb", found[1]) == values, words
 
     assert plain > len(CALLS) * 0.8
 
@@ -245,7 +203,7 @@ WORDS = st.lists(st.sampled_from([*LINE.split(), ""]), max_size=6)
 
 @given(WORDS)
 def test_a_line_is_read_as_typer_reads_it_or_left_to_typer(words):
-    verb, rest = app_of("queue").find(["queue", *words])
+    verb, rest = find(["queue", *words])
     values = read(verb, rest)
 
     if values is not None:

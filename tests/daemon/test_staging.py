@@ -229,7 +229,7 @@ def test_what_cannot_be_copied_out_is_kept_and_shown_until_its_user_removes_it(m
     assert {first: 12 * MIB, second: 12 * MIB} == server.taken()
     for told in (server.says("why", str(first)), server.says("show", str(first))):
         assert str(path) in told
-    assert f"job {first}: removed\n" == server.says("scratch", "remove", str(first))
+    assert f"job {first} removed\n" == server.says("scratch", "remove", str(first))
     (
         place_of(disks) / "result"
     ).unlink()  # its user has what it needs: the next daemon finds nothing there

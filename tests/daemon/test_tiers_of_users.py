@@ -131,7 +131,7 @@ def test_what_is_kept_is_removed_by_its_owner_and_nobody_else(service):
     assert (4, 1) == (code, told.count("\n"))
     assert f"uid {GAMES.pw_uid} may not cancel job {job}" in told
     assert 1 == len(remained)
-    assert (0, f"job {job}: removed\n") == own
+    assert (0, f"job {job} removed\n") == own
 
 
 def test_a_daemon_without_rights_has_the_output_of_a_job_for_its_submitter(service):

@@ -1,4 +1,4 @@
-"""``iod compare`` and ``iod stack`` with real jobs and real daemons, and what is left: nothing."""
+"""``iod compare`` with real jobs and real daemons, and what is left: nothing."""
 
 import contextlib
 import json
@@ -91,9 +91,8 @@ LONG = {
     "policies": ("compare", "w.toml", "--policies", "none,mine.toml", "--rounds", "2", "--json"),
     "commands": ("compare", "workload-commands.toml", "--rounds", "1", "--output", "res"),
     "kernels": ("compare", "w.toml", "--policies", "none,dynamic", "--rounds", "1", "--json"),
-    "stack": ("stack", "workload-stack.toml", "--rounds", "1", "--json"),
 }
-WHOLE = {"commands", "stack"}
+WHOLE = {"commands"}
 
 
 @pytest.fixture
@@ -297,30 +296,6 @@ def test_the_example_with_kernels_is_compared_under_a_cap_of_its_own(place, tria
     document = json.loads(out)
     assert {"reader": 3, "writer": 2, "lookups": 2, "solver": 2} == document["counts"]
     assert all(each["moved_bytes"] > 2e8 for each in document["runs"])
-
-
-# -- stack -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU has nothing to stack")
-def test_the_example_is_stacked_on_the_sockets_there_are_or_on_parts_of_the_one(place, trial):
-    process = trial("stack")
-    code, out, err = finish(process)
-
-    assert code == 0, err
-    document = json.loads(out)
-    layout, steps = document["layout"], document["summary"]
-    assert [1, 2] == layout["steps"][:2]
-    assert len(layout["sockets"]) == layout["steps"][-1]
-    assert {"explicit", "implicit", "light"} == {each["kind"] for each in steps}
-    assert 3 * len(layout["steps"]) == len(steps)
-    assert all(
-        each["jobs"] == sum(layout["slots"][: each["sockets"]]) and each["runtime_s"] > 0.0
-        for each in steps
-    )
-    assert [1.0] * 3 == [each["normalized"] for each in steps if each["sockets"] == 1]
-    assert (place / "iod-stack/workload-stack/figure-1.svg").exists()
 
 
 # -- private daemons -------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from iodaemon.simulator.storalloc import (
 )
 from iodaemon.simulator.storalloc_replay import replay
 from iodaemon.simulator.storalloc_run import Source, effect, outcome_of
-from iodaemon.simulator.storalloc_watch import Watch
 from iodaemon.simulator.study import storalloc as study
 from iodaemon.simulator.study import storalloc_hetero
 
@@ -241,21 +240,6 @@ def test_an_effect_is_taken_seed_by_seed():
     ]
 
     assert pytest.approx(2.0) == effect(rows, "random", "max_alloc")
-
-
-# -- watching --------------------------------------------------------------------------------------
-
-
-def test_frames_show_the_most_of_each_step_in_virtual_time():
-    requests = [wanted(500, 0, 10), wanted(100, 40_000, 86_400)]
-    frames = []
-    watch = Watch(ONE, 0.0, 86_400.0, frames.append)
-
-    replay(ONE, decide(ONE, placing("worst_fit", block_bytes=None), requests, 1), "correct", watch)
-
-    assert "1970-01-01 00:00  1 allocations at most" == frames[0][0]
-    assert frames[0][1].split()[2:] == ["50.0", "%", "1"]
-    assert 20 == frames[0][1].count("#")
 
 
 # -- the studies -----------------------------------------------------------------------------------

@@ -5,23 +5,16 @@ import json
 import msgspec
 import pytest
 
-from iodaemon.cli import trial
+from iodaemon.cli import compare
 from iodaemon.cli.compare import outcome_lines
-from iodaemon.cli.stack import stacked_lines
 from iodaemon.errors import RequestError
 from iodaemon.simulator.draw import check
 from iodaemon.trial.comparing import Outcome
-from iodaemon.trial.document import comparison_document, stack_document
+from iodaemon.trial.document import comparison_document
 from iodaemon.trial.folder import Folder
 from iodaemon.trial.latency import Look, Uncontended
-from iodaemon.trial.picture import (
-    comparison_bars,
-    comparison_figures,
-    stack_bars,
-    stack_figures,
-)
+from iodaemon.trial.picture import comparison_bars, comparison_figures
 from iodaemon.trial.run import CommandFailedError, Raw, short_notes
-from iodaemon.trial.stacking import Layout, Stacked, StepRun
 from iodaemon.trial.summary import JobTime, Run, job_measures
 
 MACHINE = {
@@ -72,36 +65,6 @@ def outcome(**values):
     return msgspec.structs.replace(made, **values)
 
 
-def stacked(**values):
-    runs = tuple(
-        StepRun(
-            kind=kind,
-            sockets=sockets,
-            round=1,
-            jobs=sockets,
-            runtime_s=sockets * each_s,
-            runtimes_s=(each_s,),
-            **values,
-        )
-        for kind, each_s in (("a", 1.0), ("b", 2.0))
-        for sockets in (1, 2)
-    )
-    layout = Layout(sockets=("0", "1"), slots=(1, 1), steps=(1, 2), is_divided=True)
-    return Stacked(
-        workload="w",
-        path="/w.toml",
-        layout=layout,
-        rounds_asked=3,
-        rounds=1,
-        alone_s={"a": 1.0},
-        alone_times_s={"a": (0.9, 1.0, 1.2)},
-        runs=runs,
-        machine=MACHINE,
-        notes=(),
-        began_s=0.0,
-    )
-
-
 def test_a_comparison_tells_medians_changes_and_what_it_was_made_on():
     text = "\n".join(outcome_lines(outcome()))
 
@@ -111,6 +74,15 @@ def test_a_comparison_tells_medians_changes_and_what_it_was_made_on():
     assert "ext4 on disk sda, rotational" in text
     assert "a note" in text
     assert "alone: a 1.00 s [0.90, 1.20]" in text
+
+
+def test_one_policy_is_measured_and_compared_with_nothing():
+    runs = tuple(run("none", number, 4.0) for number in range(1, 4))
+    alone = outcome(policies=("none",), runs=runs, slices=tuple(() for _ in runs))
+
+    assert "against" not in "\n".join(outcome_lines(alone))
+    assert not comparison_document(alone)["changes"]
+    assert ["run-times"] == [figure.name for figure in comparison_figures(alone)]
 
 
 def test_rounds_that_are_missing_are_told():
@@ -185,51 +157,32 @@ def test_runs_that_were_hardly_looked_at_are_told():
     assert note.startswith("2 of 3 runs took less than 1 s: ")
 
 
-def test_a_stack_tells_each_step_and_that_sockets_were_divided():
-    text = "\n".join(stacked_lines(stacked(waiting_s=0.5, serving_s=0.01)))
-
-    assert "2 sockets (parts of the machine's, divided for this), CPUs 0 | 1" in text
-    assert "rounds: 1 of 3 asked" in text
-    assert "2.00 [2.00, 2.00]" in text
-
-
-def test_the_figures_of_a_stack_are_those_of_the_paper_where_there_is_something_to_draw():
-    known = stacked(waiting_s=0.5, serving_s=0.01, contended_ratio=0.2, used_ratio=0.1)
-    figures = stack_figures(known)
-    for figure in figures:
-        check(figure)
-
-    assert [f"figure-{number}" for number in (1, 5, 6, 7, 8)] == [f.name for f in figures]
-    assert ["figure-1"] == [figure.name for figure in stack_figures(stacked())]
-    assert 5 == len(stack_bars(known))
-
-
-def test_a_stack_is_kept_as_json():
-    document = json.loads(json.dumps(stack_document(stacked())))
-
-    assert "stack" == document["kind"]
-    assert [1.0, 2.0, 1.0, 2.0] == [step["normalized"] for step in document["summary"]]
-    assert pytest.approx(4.0) == document["summary"][-1]["runtime_s"]
-
-
-def test_what_came_to_its_end_is_well_and_what_a_signal_ended_has_its_code(capsys):
-    assert 0 == trial.end(outcome())
-    assert "" == capsys.readouterr().err
-    assert 130 == trial.end(outcome(signal_number=2, rounds=4))
+def test_what_came_to_its_end_is_well_and_what_a_signal_ended_has_its_code(tmp_path, capsys):
+    folder = Folder(path=tmp_path)
+    assert 0 == compare.tell(outcome(), folder, as_json=True)
+    assert "ended early" not in capsys.readouterr().err
+    assert 130 == compare.tell(outcome(signal_number=2, rounds=4), folder, as_json=True)
     assert "ended early: 4 of 6 rounds are complete" in capsys.readouterr().err
 
 
-def test_what_failed_is_raised_after_what_its_job_said_last(capsys):
+def test_what_failed_is_raised_after_what_its_job_said_last(tmp_path, capsys):
     failure = CommandFailedError("job a is FAILED", ("one", "two"))
     with pytest.raises(CommandFailedError):
-        trial.end(outcome(failure=failure))
+        compare.tell(outcome(failure=failure), Folder(path=tmp_path), as_json=True)
 
-    assert ["iod: | one", "iod: | two"] == capsys.readouterr().err.splitlines()
+    assert ["iod: | one", "iod: | two"] == capsys.readouterr().err.splitlines()[-2:]
 
 
-@pytest.mark.parametrize(("as_json", "begin"), [(True, "{"), (False, "rounds: 6")])
-def test_results_are_told_to_programs_or_to_people_and_kept(tmp_path, capsys, as_json, begin):
-    trial.tell_results({"rounds": 6}, lambda: ["rounds: 6"], Folder(path=tmp_path), as_json=as_json)
+@pytest.mark.parametrize(("as_json", "begin"), [(True, "{"), (False, "workload w")])
+def test_results_are_told_to_programs_or_to_people_and_kept_in_place_of_links(
+    tmp_path, capsys, as_json, begin
+):
+    victim, place = tmp_path / "victim", tmp_path / "place"
+    victim.write_text("as it was")
+    place.mkdir()
+    (place / "results.json").symlink_to(victim)
+    compare.tell(outcome(), Folder(path=place), as_json=as_json)
 
     assert capsys.readouterr().out.startswith(begin)
-    assert {"rounds": 6} == json.loads((tmp_path / "results.json").read_text())
+    assert "as it was" == victim.read_text()
+    assert 6 == json.loads((place / "results.json").read_text())["rounds"]

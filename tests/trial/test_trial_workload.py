@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from iodaemon.errors import ConfigError, NotFound, RequestError
 from iodaemon.kernels import builtin as kernel
 from iodaemon.trial.fit import check_fit
-from iodaemon.trial.stacking import lay_out
 from iodaemon.trial.workload import Places, job_spec, load_workload, needed_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -234,13 +233,6 @@ def test_what_holds_more_memory_than_is_free_is_refused(tmp_path):
     check_fit(load(tmp_path, text.format("1 MiB")))
     with pytest.raises(RequestError, match="jobs that run together hold 900 TiB"):
         check_fit(load(tmp_path, text.format("900 TiB")))
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU has nothing to stack")
-def test_the_same_is_refused_before_it_is_stacked(tmp_path):
-    text = '[[job]]\nkernel = "compute"\nrounds = 1\nhold = "{}"\n'
-    with pytest.raises(RequestError, match="jobs that run together hold"):
-        lay_out(load(tmp_path, text.format("900 TiB")))
 
 
 @given(st.integers(0, 10_000), st.sampled_from([1, 7, 512, 4096]))
