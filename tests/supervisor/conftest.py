@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from root_side import UNIFIED, RootSide
+from root_side import CAN_FREEZE, RootSide
 
 from iodaemon.supervisor.launch import PROGRAM
 
-CAN_FREEZE = os.access(UNIFIED, os.W_OK)
 MEANS = [
     pytest.param("cgroup", marks=pytest.mark.skipif(not CAN_FREEZE, reason="no writable cgroup")),
     "processes",

@@ -24,6 +24,7 @@ from iodaemon.supervisor.orders import UNCOMPILED
 WITHIN_S = 60.0
 """Only to end a test that would wait for ever: whatever is waited for lasts once it is there."""
 UNIFIED = Path("/sys/fs/cgroup/unified")
+CAN_FREEZE = os.access(UNIFIED, os.W_OK)
 Message = dict[str, Any]
 
 

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import CAN_FREEZE
-from root_side import UNIFIED, RootSide, is_alive, remove_cgroup, state_of, wait_until
+from root_side import CAN_FREEZE, UNIFIED, RootSide, is_alive, remove_cgroup, state_of, wait_until
 
 from iodaemon.supervisor.anchor import thaw_all
 from iodaemon.supervisor.systemd import SCOPE, SLICE, find_unit, is_delegated
