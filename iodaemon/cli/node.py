@@ -26,7 +26,7 @@ app = App()
 
 @verb(app, "node")
 def node(session: Session, as_json: AsJson = OFF) -> int:
-    """Show sockets, slots, devices, and what is measured how."""
+    """Show sockets, CPUs, devices, and what is measured how."""
     answer = session.client().node()
     output.show(answer, lambda: _node_lines(answer), as_json=as_json)
     return 0
