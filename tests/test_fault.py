@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from iodaemon import fault
+from iodaemon.supervisor import failpoint as fault
 
 
 @pytest.fixture
