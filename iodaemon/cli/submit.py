@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -88,11 +89,46 @@ def submit(
     said = said_by({name: word for name, word in given.items() if word not in (None, OFF)})
     if chdir is not None:
         said = said._replace(options={**said.options, "chdir": _HERE})  # it is the place already
-    specs = _specs(session, command, from_file, said, place, is_shell=shell)
-    if dry_run:
-        return _try(session, specs, place.environment, as_json=as_json)
-    report = _in_json if as_json else _bare if parsable else _in_words
-    return _send(session, specs, place.environment, report=report, wait=wait)
+    commands, specs = _specs(session, command, from_file, said, place, is_shell=shell)
+    with _in_own_words(commands):
+        if dry_run:
+            return _try(session, specs, place.environment, as_json=as_json)
+        report = _in_json if as_json else _bare if parsable else _in_words
+        return _send(session, specs, place.environment, report=report, wait=wait)
+
+
+_TYPED: Final = {
+    "name": "--name",
+    "cpus": "--cpus",
+    "memory_bytes": "--mem",
+    "walltime_s": "--time",
+    "max_suspend_s": "--max-suspend",
+    "cwd": "--chdir",
+    "stdout": "--stdout",
+    "stderr": "--error",
+    "size_bytes": "--scratch",
+    "tier": "--tier",
+    "input_path": "--input",
+    "output_path": "--output",
+    "output_bytes": "--output-size",
+    "data_bytes": "--data-size",
+}
+"""The option that a key of a job comes from."""
+
+
+@contextmanager
+def _in_own_words(commands: Sequence[Command]) -> Iterator[None]:
+    """Name the line and the option that the submitter wrote, where the daemon refuses a value."""
+    try:
+        yield
+    except RequestError as error:
+        if error.at[:1] != ("jobs",) or len(error.at) == 1:
+            raise
+        _, place, *keys = error.at
+        key = keys[-1] if keys else place
+        subject = f"{_TYPED.get(key, key)} " if isinstance(key, str) else ""
+        line = commands[int(place)].place
+        raise type(error)(f"{line}{': ' if line else ''}{subject}{error.problem}") from error
 
 
 def _line_options(words: Sequence[str]) -> Said:
@@ -116,15 +152,15 @@ def _specs(
     place: Place,
     *,
     is_shell: bool,
-) -> list[JobSpec]:
-    """Each command with what is said of it; one line a hint that makes no sense."""
+) -> tuple[list[Command], list[JobSpec]]:
+    """Each command, and with what is said of it; one line a hint that makes no sense."""
     check_options(said, place)  # what is wrong with them is told before what is with the command
     scripts = Scripts(place)
     commands = _commands(session, command, from_file, place, scripts, is_shell=is_shell)
     merged: dict[tuple[int, int, int], Said] = {}
     made: dict[tuple[int, str], tuple[JobOptions, str]] = {}
     specs: list[JobSpec] = []
-    for command_words, line, own in commands:
+    for command_words, line, own, _ in commands:
         words, here = command_words, place
         script = scripts.said(words)
         key = (id(script), id(line), id(own))  # all of them live as long as this call
@@ -144,7 +180,7 @@ def _specs(
     for warning in scripts.warnings:
         output.say(warning)
     _warn_of_shared_files(specs)
-    return specs
+    return commands, specs
 
 
 def _called(said: Said, command: Sequence[str]) -> str:
@@ -305,11 +341,13 @@ class Command(NamedTuple):
     Attributes:
         own: the options before it in its line.
         said: the last ``#IOD`` line above it.
+        place: file and line, such as ``jobs.txt:7``; empty: it is none's.
     """
 
     words: list[str]
     said: Said
     own: Said = NOTHING
+    place: str = ""
 
 
 class Reader(NamedTuple):
@@ -382,7 +420,7 @@ def parse_commands(lines: Iterable[str], shown: str, reader: Reader) -> list[Com
         except (ValueError, RequestError) as error:
             problem = f"{error}; {_NOTHING_DONE}" if isinstance(error, ValueError) else str(error)
             raise RequestError(f"{shown}:{number}: {problem}") from error
-        commands.append(Command([*checked[first], *words[1:]], said, own))
+        commands.append(Command([*checked[first], *words[1:]], said, own, f"{shown}:{number}"))
     if signs:
         number, sign = signs[0]
         many = f", as in {len(signs) - 1} more lines" if len(signs) > 1 else ""

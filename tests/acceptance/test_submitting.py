@@ -42,6 +42,15 @@ def test_a_script_from_standard_input_runs_after_its_sender_is_gone(system):
     assert (system.work / "said").read_text() == "standard-input: one\n"
 
 
+def test_a_refusal_names_the_line_and_the_option_of_the_submitter(system):
+    (system.work / "jobs.txt").write_text(f"true\n\n-J {'x' * 201} -- true\n")
+    refused = system.iod("submit", "--from", "jobs.txt")
+    alone = system.iod("submit", "-J", "x" * 201, "--", "true")
+
+    assert refused.err == f"iod: jobs.txt:3: {alone.err.removeprefix('iod: ')}"
+    assert alone.err.startswith("iod: --name has more than 200 characters")
+
+
 def test_a_dry_run_is_refused_as_the_submission_is(system):
     before = system.get("/v1/jobs?all=1")["jobs"]
     for words in (("-J", "x" * 201), ("-n", "100000")):
