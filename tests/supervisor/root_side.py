@@ -127,7 +127,11 @@ class Daemon:
         self.hello = self.await_message(lambda m: "hello" in m)["hello"]
 
     def say(self, wish: str, **fields: Any) -> None:
-        self.line.sendall(json.dumps({"wish": wish, **fields}).encode() + b"\n")
+        self.say_all({"wish": wish, **fields})
+
+    def say_all(self, *wishes: Message) -> None:
+        """At once: the supervisor may end by the first one."""
+        self.line.sendall(b"".join(json.dumps(wish).encode() + b"\n" for wish in wishes))
 
     def read(self) -> Message:
         """The next message. Raises ConnectionError at the end of the line."""
@@ -167,8 +171,7 @@ class Daemon:
 
     def start(self, key: str, *words: str, **launch: Any) -> None:
         launch = {"command": list(words), "environment": {"PATH": os.environ["PATH"]}, **launch}
-        self.say("prepare", key=key, launch=launch)
-        self.say("run", key=key)
+        self.say_all({"wish": "prepare", "key": key, "launch": launch}, {"wish": "run", "key": key})
 
     def run(self, key: str, *words: str, **launch: Any) -> Message:
         """Start it; the report that it runs."""
