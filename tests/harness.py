@@ -26,8 +26,8 @@ import pytest
 
 from iodaemon.api.client import Client
 from iodaemon.errors import IodaemonError, NoDaemon
-from iodaemon.fault import VARIABLE
 from iodaemon.node.sampler.proc_files import find_state, is_executing
+from iodaemon.supervisor.failpoint import VARIABLE
 
 MARK = "IOD_TEST_MARK"
 PATIENCE_S = 30.0
@@ -126,7 +126,7 @@ class Server:
 
     Args:
         means: ``cgroup`` or ``signals``.
-        has_faults: whatever is started can be armed (``iodaemon.fault``).
+        has_faults: whatever is started can be armed (``supervisor.failpoint``).
         settings: further lines of the configuration file.
     """
 

@@ -158,7 +158,7 @@ def _grace_s(text: str | None) -> float | None:
 
 
 def _confirmed(client: Client, action: str, selection: Selection) -> Selector:
-    """What a person has confirmed, where jobs are meant that no number names; nothing is empty."""
+    """The jobs that a person has confirmed, where no number names them; empty: there are none."""
     if not selection.is_all:
         return selection.selector
     if not sys.stdin.isatty():

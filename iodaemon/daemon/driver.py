@@ -53,7 +53,7 @@ from iodaemon.daemon.metrics.counts import Counts, Pace
 from iodaemon.daemon.usage import Usage
 from iodaemon.daemon.watch import Watch
 from iodaemon.errors import Conflict, JournalError
-from iodaemon.fault import reach
+from iodaemon.supervisor.failpoint import reach
 from iodaemon.text import quoted
 
 log = logging.getLogger(__name__)

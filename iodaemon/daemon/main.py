@@ -54,8 +54,8 @@ from iodaemon.daemon.tiering import ask_at_the_start, live_tiers, watch_disks
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.daemon.watchdog import feed_watchdog
 from iodaemon.errors import BackendError, ConfigError, HopelessError, IodaemonError
-from iodaemon.fault import reach
 from iodaemon.node.linux import STRANGER
+from iodaemon.supervisor.failpoint import reach
 from iodaemon.systemd import notify, take_socket
 from iodaemon.text import quoted
 

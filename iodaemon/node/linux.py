@@ -38,7 +38,6 @@ from iodaemon.core.sample import Sample
 from iodaemon.core.scratch import Staged
 from iodaemon.core.timeline import Timeline
 from iodaemon.errors import NoData
-from iodaemon.fault import reach
 from iodaemon.node import outcome, staging
 from iodaemon.node.attempt import Attempt, Launch
 from iodaemon.node.outcome import OomKills, Report, find_ends, read_report, report_path
@@ -47,6 +46,7 @@ from iodaemon.node.sampler.proc_files import read_file
 from iodaemon.node.scratch import Scratch, ScratchError
 from iodaemon.node.supervisor_client import SupervisorClient, encode_wish, start_task
 from iodaemon.supervisor import anchor
+from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.ledger import Key, parse_key
 from iodaemon.supervisor.protocol import LONGEST_LINE, Message
 

@@ -20,9 +20,9 @@ from typing import Any, BinaryIO, Final
 import msgspec
 
 from iodaemon.errors import BackendError
-from iodaemon.fault import reach
 from iodaemon.node.condition import find_full_or_read_only, why_silent
 from iodaemon.supervisor import anchor, protocol
+from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.identity import peer_of
 from iodaemon.supervisor.protocol import BadInputError, LineReader, Message
 

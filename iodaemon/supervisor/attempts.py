@@ -73,13 +73,13 @@ class Attempt:
         self.look = Look(is_populated=True, is_frozen=False)
         self.looks = self.tries = 0
         self.continue_until_s = 0.0
-        """Until then it is looked whether anything stands still that is to go on."""
+        """Until then each look continues what has stopped itself once more."""
         self.began_s = time.monotonic()
         self.wants_run = self.wants_still = False
         self.problem: Message = {}
         self.memory: Message | None = None
         self.was_told = self.is_killed = self.is_from_outside = False
-        """The daemon sent it a signal, SIGKILL; its death is that of the unit of all jobs."""
+        """Whether the daemon sent it a signal; SIGKILL; whether it died with all jobs' unit."""
         self.empty_s = 0.0
         self.is_told = True
         """Whether the daemon knows that it runs; it hears of one that ends at once only then."""

@@ -164,7 +164,7 @@ class Holder:
         return not children or now_s >= self._over_s
 
     def _end(self) -> NoReturn:
-        """What a tracer keeps from being taken in used nobody knows how much."""
+        """What a process used that a tracer keeps from being reaped is not known."""
         self._ledger.catch_up()
         entry = self._ledger.entries.get(self._key)
         if children_of(os.getpid()) and entry is not None and entry.has_run:

@@ -97,7 +97,7 @@ def become_first(key: str, job_line: int, ledger: int, readers: int) -> NoReturn
 
 
 def _begin(*given: int) -> list[int]:
-    """Have no signal, and no other descriptor, of who began this process; their numbers now."""
+    """Keep nothing of the parent but these descriptors; returns their new numbers."""
     syscalls.name_process(LAUNCHER)
     syscalls.ignore_no_signal(*syscalls.HEARD)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

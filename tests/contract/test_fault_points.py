@@ -13,7 +13,7 @@ from points import DETAILS, ELSEWHERE, POINTS, SUPERVISOR_POINTS  # noqa: E402
 
 
 def passages(*, of_supervisor):
-    """The name of each point of ``iodaemon.fault``, and whether it has a detail.
+    """The name of each point of ``supervisor.failpoint``, and whether it has a detail.
 
     Args:
         of_supervisor: those of the root side instead.

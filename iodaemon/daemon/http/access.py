@@ -480,7 +480,9 @@ class _Connection:
 
 
 class _Refusal(asyncio.Protocol):
-    """Says that it is one too many; closed with the client's words unread, ours were not heard."""
+    """Refuses a connection that is one too many, once the client has spoken: a connection that is
+    closed before its data are read loses the answer.
+    """
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport

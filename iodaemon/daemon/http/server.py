@@ -27,7 +27,7 @@ from iodaemon.daemon.http.refusal import error_answer, error_text, find_status, 
 from iodaemon.daemon.http.route import ROUTES, Handler, Route
 from iodaemon.daemon.telltale import request_log
 from iodaemon.errors import JournalError, RequestError
-from iodaemon.fault import reach
+from iodaemon.supervisor.failpoint import reach
 
 _LAST_ANSWERS_S: Final = 2.0
 """What a request that is being answered still gets when the daemon stops."""

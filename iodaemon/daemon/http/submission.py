@@ -298,7 +298,7 @@ def _check_scratch(asked: ScratchRequest, tiers: Sequence[Tier], *, any_tier: bo
 _KEY: Final = "Idempotency-Key"
 _LONGEST_KEY: Final = 64
 _DIGITS: Final = 32
-"""Of the digest of a body: nobody finds two with one."""
+"""128 bits of a body's digest: nobody finds two bodies that have the same."""
 _COPIES: Final = 2
 """Of a body that is decoded: as it came, and in lines."""
 

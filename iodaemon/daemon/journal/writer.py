@@ -28,7 +28,7 @@ from iodaemon.daemon.journal.load import JournalReader
 from iodaemon.daemon.journal.record import Batch, join
 from iodaemon.daemon.journal.sqlite_error import journal_error, spoken
 from iodaemon.errors import JournalError
-from iodaemon.fault import reach
+from iodaemon.supervisor.failpoint import reach
 
 log = logging.getLogger(__name__)
 

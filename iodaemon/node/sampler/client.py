@@ -34,7 +34,7 @@ _START_WITHIN_S: Final = 2.0
 _AGAIN_S: Final = 5.0
 """Before another one is asked for in place of one that never came."""
 _ANSWER_WITHIN_S: Final = 10.0
-"""There is another one then: it is stopped, or hangs where it does not notice (``Watch``)."""
+"""After that another one is started: this one is stopped, or hangs unnoticed (``Watch``)."""
 _MOST_TRIES: Final = 8
 """Samplers that may end in one sample."""
 _APART: Final = 64

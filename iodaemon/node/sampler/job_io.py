@@ -29,7 +29,8 @@ DEADLINE_S: Final = 0.1
 """For one process. The kernel answers from its memory, in microseconds; that a busy machine does
 not let the reader run is told from a wait in the kernel by the thread's state."""
 _SHARE: Final = 3
-"""Of the descriptors that this process may have one in so many: each job has another one."""
+"""One in so many of the descriptors that this process may have is for files of processes; each
+job takes one more."""
 
 
 class SilentError(Exception):

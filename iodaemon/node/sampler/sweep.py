@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from iodaemon.errors import NoData
-from iodaemon.fault import reach
 from iodaemon.node.sampler.cgroup_files import (
     parse_cpu_stat,
     parse_io_stat,
@@ -46,6 +45,7 @@ from iodaemon.node.sampler.proc_files import (
     sum_resident_bytes,
 )
 from iodaemon.supervisor import syscalls
+from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.identity import peer_of
 from iodaemon.supervisor.ledger import Use
 from iodaemon.supervisor.process_tree import children_of, tree_of

@@ -60,7 +60,7 @@ DAEMON_PLAYS = {
     ),
     "another supervisor": ("client.spawning", "client.spawned"),
 }
-"""Of the daemon's side, with its sampler (``iodaemon.fault``)."""
+"""Of the daemon's side, with its sampler (``supervisor.failpoint``)."""
 
 SUPERVISOR_POINTS = {point: play for play, points in SUPERVISOR_PLAYS.items() for point in points}
 POINTS = SUPERVISOR_POINTS | {

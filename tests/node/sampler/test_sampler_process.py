@@ -14,9 +14,9 @@ from harness import until
 from sampling import Samplers
 
 from iodaemon.core.sample import JobCounters
-from iodaemon.fault import VARIABLE
 from iodaemon.node.sampler import client as module
 from iodaemon.node.sampler.client import SamplerClient
+from iodaemon.supervisor.failpoint import VARIABLE
 from iodaemon.supervisor.ledger import Key
 
 pytestmark = pytest.mark.node

@@ -175,7 +175,7 @@ async def _forget_lessons(context: Context, keys: Sequence[Key]) -> list[Key]:
 
 
 def _whose(context: Context, request: web.Request, uid: int | None) -> int:
-    """Whose jobs a hint is of: anybody may speak of his own, who acts on all jobs of all.
+    """The user whose jobs a hint is about; of others only for who may act on all jobs.
 
     Raises:
         NotPermitted: it is of somebody else's.
