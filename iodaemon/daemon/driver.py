@@ -554,6 +554,8 @@ def log_plan(plan: Plan) -> None:
         if fault.trace:
             log.error("event=rule_traceback\n%s", fault.trace.rstrip())
     for decision in plan.decisions:
+        if isinstance(decision, Start):
+            continue  # its job has moved to STARTING
         log.info("decision=%s job=%d", type(decision).__name__.lower(), decision.job_id)
 
 

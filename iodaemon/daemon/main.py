@@ -397,6 +397,8 @@ class _Daemon:
     def _launches(
         self, driver: Driver, platform: Platform
     ) -> Callable[[Start, int], Mapping[str, Any]]:
+        api_socket = self._config.socket_path
+
         def launch_of(start: Start, open_files: int) -> Mapping[str, Any]:
             job = driver.state.jobs[start.job_id]
             return launch_record(
@@ -404,7 +406,7 @@ class _Daemon:
                 start,
                 platform,
                 driver.environments.get(job.spec.environment_id),
-                api_socket=self._config.socket_path,
+                api_socket=api_socket,
                 open_files=open_files,
                 fence=self._force.config.topology.fence,
                 processes=self._force.config.max_processes,

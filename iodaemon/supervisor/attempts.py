@@ -228,7 +228,7 @@ class Attempts:
                 if attempt.wants_still:
                     self._means.freeze(key)
                 if entry.status is None and entry.pid:
-                    self._watch(attempt, entry.pid)
+                    self._watch(attempt, entry.pid, is_known=False)
                 self.look_in(attempt, 0.0)
         for key in self._means.find_jobs():
             if key not in self.all:
@@ -245,8 +245,13 @@ class Attempts:
         self.look_in(attempt, 0.0)
         return attempt
 
-    def _watch(self, attempt: Attempt, pid: int) -> None:
+    def _watch(self, attempt: Attempt, pid: int, *, is_known: bool) -> None:
         """Watch its first process, which may be the anchor's to tell of, or its holder.
+
+        Args:
+            attempt: whose.
+            pid: its number.
+            is_known: the process itself said so. Else the number may be another process's by now.
 
         Raises:
             OSError: there is no room for its descriptor.
@@ -260,7 +265,8 @@ class Attempts:
         except (ChildProcessError, ProcessLookupError):
             return
         attempt.pid, attempt.pidfd = pid, pidfd
-        self._loop.add(pidfd, lambda: self._on_end(attempt))
+        known = attempt.key if is_known and watched == pid else None
+        self._loop.add(pidfd, lambda: self._on_end(attempt, known))
 
     def _flush_child(self, attempt: Attempt) -> None:
         assert attempt.line is not None
@@ -292,7 +298,7 @@ class Attempts:
             attempt.problem = explain(attempt.launch, word) if word else {}
             return
         try:
-            self._watch(attempt, word["pid"])
+            self._watch(attempt, word["pid"], is_known=True)
         except OSError as error:
             self.cancel(attempt, "system", f"it cannot be prepared ({error.strerror})")
             return
@@ -372,9 +378,9 @@ class Attempts:
                 self.look_in(attempt, 0.0)
             attempt.launch, attempt.is_asked = None, False
 
-    def _on_end(self, attempt: Attempt) -> None:
+    def _on_end(self, attempt: Attempt, known: Key | None) -> None:
         """The first process has ended, to its last thread."""
-        ended = self._reaper.take_pidfd(attempt.pidfd)
+        ended = self._reaper.take_pidfd(attempt.pidfd, known)
         self._close_pidfd(attempt)
         if ended is None:  # a tracer keeps it
             self.look_in(attempt, _LOOKS_S[0])
@@ -389,12 +395,18 @@ class Attempts:
             attempt.pidfd = -1
 
     def scan(self) -> bool:
-        """Take in a bounded number of children of any kind; whether none is left."""
-        if self._scan_due_s:
-            self._loop.listen(self._children, is_wanted=True)
+        """Take in a bounded number of children of any kind; whether none is left.
+
+        Many jobs that end make many scans: the next signal of a child is listened for only once
+        the time has come at which that would have had a scan made.
+        """
         taken, more = self._reaper.scan(AT_ONCE)
         self._scanned_s = time.monotonic()
-        self._scan_due_s = self._scanned_s if more else 0.0
+        if more:
+            self._scan_due_s = self._scanned_s
+        elif 0.0 < self._scan_due_s <= self._scanned_s:
+            self._scan_due_s = 0.0
+            self._loop.listen(self._children, is_wanted=True)
         for pid, is_stopped in self._reaper.stopped.items():
             key = self._ledger.running.get(pid)
             if key in self.all:

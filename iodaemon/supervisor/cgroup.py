@@ -132,12 +132,12 @@ class Cgroups:
     def _read(self, *names: str) -> bytes:
         """A small file below ``jobs``; empty where there is none, or the kernel does not answer."""
         try:
-            return read_small(os.path.join(self._jobs, *names))
+            return read_small("/".join((self._jobs, *names)))
         except OSError:
             return b""
 
     def path(self, key: Key) -> str:
-        return os.path.join(self._jobs, str(key))
+        return f"{self._jobs}/{key}"
 
     def find_jobs(self) -> list[Key]:
         """The jobs that have a cgroup."""
@@ -206,7 +206,7 @@ class Cgroups:
     def look(self, key: Key) -> Look:
         """A cgroup that is gone has nothing in it."""
         try:
-            text = read_small(os.path.join(self.path(key), "cgroup.events"))
+            text = read_small(f"{self.path(key)}/cgroup.events")
         except OSError as error:
             if error.errno not in _GONE:
                 raise
@@ -329,6 +329,8 @@ class Cgroups:
         limit; ``limit_bytes``: that limit, or None; ``nodes``: the NUMA nodes that it was confined
         to, empty: all.
         """
+        if "memory" not in self.controls:
+            return None
         lines = (line.split() for line in self._read(str(key), "memory.events").splitlines())
         counts = {words[0]: int(words[1]) for words in lines if len(words) == 2}
         if not counts.get(b"oom_kill"):

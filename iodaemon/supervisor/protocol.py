@@ -99,6 +99,8 @@ LONGEST_LINE: Final = 8 << 20
 MOST_UNSENT: Final = 8 << 20
 """Bytes of reports that a daemon may leave unread. Beyond that the line is closed."""
 _SHOWN: Final = 80
+_ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode
+_DECODE: Final = json.JSONDecoder().decode
 _DISK: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
 _CAP: Final = re.compile(r"(rbps|wbps|riops|wiops)=(max|[1-9][0-9]{0,18})")
 Message = dict[str, Any]
@@ -181,13 +183,13 @@ def parse_caps(wish: Mapping[str, Any]) -> dict[str, str]:
 
 def encode(message: Mapping[str, Any]) -> bytes:
     """One line."""
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+    return _ENCODE(message).encode() + b"\n"
 
 
 def decode(line: bytes) -> Message:
     """The object in a line. Raises BadInputError, whatever the bytes are."""
     try:
-        message = json.loads(line)
+        message = _DECODE(line.decode())
     except (ValueError, RecursionError) as error:
         raise BadInputError(f"no JSON: {str(error)[:_SHOWN]}") from error
     if not isinstance(message, dict):

@@ -151,16 +151,22 @@ class Reaper:
         self._ledger = ledger
         self._key_of_cgroup = key_of_cgroup
         self._only = only
+        self._own_io = _open_own_io()
         self.stopped: dict[int, bool] = {}
         """Children seen to stop (True) or go on (False); whoever looks removes them."""
 
-    def take_pidfd(self, pidfd: int) -> Ended | None:
-        """Take in the child of this pidfd; None: not yet, for example because it is traced."""
+    def take_pidfd(self, pidfd: int, key: Key | None) -> Ended | None:
+        """Take in the child of this pidfd; None: not yet, for example because it is traced.
+
+        Args:
+            pidfd: of the child.
+            key: the job whose first process it is. None: its cgroup says whose it is.
+        """
         try:
             info = os.waitid(os.P_PIDFD, pidfd, _PEEK)
         except ChildProcessError:
             return None
-        return None if info is None else self._take(info)
+        return None if info is None else self._take(info, key)
 
     def scan(self, most: int) -> tuple[list[Ended], bool]:
         """Take in at most so many children of any kind; and whether there may be more."""
@@ -181,9 +187,9 @@ class Reaper:
             taken.append(self._take(info))
         return taken, True
 
-    def _take(self, info: os.waitid_result) -> Ended:
+    def _take(self, info: os.waitid_result, known: Key | None = None) -> Ended:
         pid = info.si_pid
-        key, is_main = self._find_key(pid)
+        key, is_main = self._find_key(pid, known)
         status = info.si_status << 8 if info.si_code == os.CLD_EXITED else info.si_status
         status |= 0x80 * (info.si_code == os.CLD_DUMPED)  # wait(2) has it so
         if key is not None and is_main:
@@ -192,23 +198,23 @@ class Reaper:
         flags = records.MAIN if is_main else 0
         if key is not None and _ignores_children(pid):
             flags |= records.AT_LEAST
-        use = _wait(pid)
+        use = self._wait(pid)
         reach("reap.waited")
         if key is not None:
             self._ledger.add_use(key, use, flags)
             reach("reap.use_recorded")
         return Ended(pid, key)
 
-    def _find_key(self, pid: int) -> tuple[Key | None, bool]:
+    def _find_key(self, pid: int, known: Key | None) -> tuple[Key | None, bool]:
         """The job of a zombie, and whether it is its first process."""
         self._ledger.catch_up()
         if self._only is not None:
             entry = self._ledger.entries.get(self._only)
             return self._only, entry is not None and entry.pid == pid
-        named = self._ledger.running.get(pid)
-        found = None
-        with contextlib.suppress(OSError):
-            found = self._key_of_cgroup(read_small(f"/proc/{pid}/cgroup"))
+        named, found = self._ledger.running.get(pid), known
+        if found is None:
+            with contextlib.suppress(OSError):
+                found = self._key_of_cgroup(read_small(f"/proc/{pid}/cgroup"))
         if found is None and named is not None:
             entry = self._ledger.entries[named]
             return (named, True) if has_started_at(pid, entry.ticks) else (None, False)
@@ -216,6 +222,26 @@ class Reaper:
         if entry is None or not entry.has_run:  # it never ran, or is forgotten
             return None, False
         return found, entry.pid == pid
+
+    def _wait(self, pid: int) -> Use:
+        before = self._read_own_io()
+        try:
+            _, _, usage = os.wait4(pid, os.WNOHANG)
+        except ChildProcessError:
+            return Use()
+        after = self._read_own_io()
+        used = Use(cpu_us=round((usage.ru_utime + usage.ru_stime) * 1e6))
+        if before and after:
+            itself = Use(calls=1, logical_bytes=len(before))  # the read of the file
+            values = zip(parse_io(after), parse_io(before), itself, strict=True)
+            used = used.plus(Use(*(now - then - own for now, then, own in values)))
+        return used
+
+    def _read_own_io(self) -> bytes:
+        try:
+            return os.pread(self._own_io, _SMALL, 0)
+        except OSError:
+            return b""
 
     def take_traced(self, key: Key) -> bool:
         """Record how a first process ended that a tracer keeps from being waited for.
@@ -249,23 +275,9 @@ def _ignores_children(pid: int) -> bool:
     return False
 
 
-def _wait(pid: int) -> Use:
-    text = _read_own_io()
+def _open_own_io() -> int:
+    """The caller's own counters; -1: this kernel has none."""
     try:
-        _, _, usage = os.wait4(pid, os.WNOHANG)
-    except ChildProcessError:
-        return Use()
-    after = _read_own_io()
-    used = Use(cpu_us=round((usage.ru_utime + usage.ru_stime) * 1e6))
-    if text and after:
-        itself = Use(calls=1, logical_bytes=len(text))  # the read of the file
-        values = zip(parse_io(after), parse_io(text), itself, strict=True)
-        used = used.plus(Use(*(now - before - own for now, before, own in values)))
-    return used
-
-
-def _read_own_io() -> bytes:
-    try:
-        return read_small("/proc/self/io")
+        return os.open("/proc/self/io", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return b""
+        return -1

@@ -143,11 +143,15 @@ class Desk:
 
     def due_s(self) -> float:
         """When there is something to do."""
+        if not (self._helpers or self._waiting):
+            return float("inf")
         untold = [helper.until_s for helper in self._helpers if not helper.is_told]
         return 0.0 if self._next() is not None else min(untold, default=float("inf"))
 
     def keep_time(self) -> None:
         """Start what can be started, and give up what takes too long."""
+        if not (self._helpers or self._waiting):
+            return
         for helper in self._helpers:
             if not helper.is_told and time.monotonic() >= helper.until_s:
                 with contextlib.suppress(ProcessLookupError):

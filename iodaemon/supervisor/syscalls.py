@@ -299,8 +299,11 @@ def read_signals(fd: int) -> set[int]:
     """The numbers of the signals that wait; they wait no longer."""
     found: set[int] = set()
     with contextlib.suppress(BlockingIOError):
-        while data := os.read(fd, 32 * _SIGNAL.size):
+        is_all = False
+        while not is_all:
+            data = os.read(fd, 32 * _SIGNAL.size)
             found.update(number for (number,) in _SIGNAL.iter_unpack(data))
+            is_all = len(data) < 32 * _SIGNAL.size
     return found
 
 

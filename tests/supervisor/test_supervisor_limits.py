@@ -245,6 +245,7 @@ def test_limits_are_written_where_a_controller_is_delegated(tmp_path: Path) -> N
 def test_what_the_kernel_killed_for_want_of_memory_is_told(tmp_path: Path) -> None:
     """Text of Linux 6.1: a job that met its limit twice, and one whose child was killed."""
     cgroups = Cgroups(str(tmp_path))
+    cgroups.controls = ("memory",)
     events = "low 0\nhigh 0\nmax 31\noom {}\noom_kill {}\noom_group_kill 0\n"
     for number, (oom, killed, limit, nodes) in enumerate(
         ((2, 3, "1073741824\n", "0-1\n"), (0, 1, "max\n", "\n"), (1, 0, "max\n", "\n"))
