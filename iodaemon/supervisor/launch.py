@@ -79,7 +79,7 @@ def parse_launch(message: Message) -> Launch:
     )
     if not (command and protocol.are_words([*command, *environment, *environment.values()])):
         raise BadInputError("command and environment are no words")
-    if not all(name and "=" not in name for name in environment):
+    if "" in environment or "=" in "".join(environment):
         raise BadInputError("environment has a name that is none")
     paths = [field(launch, name, str) for name in ("directory", "stdout", "stderr")]
     if any(path is not None and not (path and protocol.are_words([path])) for path in paths):
