@@ -220,7 +220,7 @@ class FakeBackend:
     def perform(self, decision: Decision) -> None:
         self._decisions.append(decision)
 
-    def prepare(self, start: Start) -> None:
+    def prepare(self, starts: Iterable[Start]) -> None:
         """Nothing is to be done beforehand."""
 
     def take_back(self, start: Start) -> None:

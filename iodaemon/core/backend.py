@@ -31,8 +31,8 @@ class Backend(Protocol):
         """Begin to carry the decision out; returns at once, an event answers."""
         ...
 
-    def prepare(self, start: Start) -> None:
-        """Do beforehand what a start takes; nothing of the job runs before it is performed."""
+    def prepare(self, starts: Iterable[Start]) -> None:
+        """Do beforehand what starts take; nothing of the jobs runs before they are performed."""
         ...
 
     def take_back(self, start: Start) -> None:

@@ -7,7 +7,7 @@ counted when a job comes is what is taken off when it goes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final, Protocol
 
 RECORD_BYTES: Final = 2560
@@ -78,15 +78,23 @@ def text_bytes(text: str) -> int:
     return _OTHER_BYTES + _WIDEST_BYTES * len(text)
 
 
+def _bytes_of(texts: Collection[str]) -> int:
+    """The sum of ``text_bytes``."""
+    together = "".join(texts)
+    if together.isascii():
+        return _ASCII_BYTES * len(texts) + len(together)
+    return sum(map(text_bytes, texts))
+
+
 def job_bytes(job: Texts) -> int:
     """At most so much memory is taken by a job that waits, runs, or has ended."""
-    others = [job.cwd, job.name, job.stdout or "", job.stderr or ""]
+    texts = [*job.command, job.cwd, job.name, job.stdout or "", job.stderr or ""]
     if job.scratch is not None:
-        others += [job.scratch.input_path or "", job.scratch.output_path or ""]
-    return RECORD_BYTES + sum(map(text_bytes, job.command)) + sum(map(text_bytes, others))
+        texts += [job.scratch.input_path or "", job.scratch.output_path or ""]
+    return RECORD_BYTES + _bytes_of(texts)
 
 
 def environment_bytes(environment: Mapping[str, str]) -> int:
     """At most so much memory is taken by an environment, however many jobs share it."""
-    texts = sum(map(text_bytes, environment)) + sum(map(text_bytes, environment.values()))
-    return RECORD_BYTES + _ENTRY_BYTES * len(environment) + texts
+    texts = [*environment, *environment.values()]
+    return RECORD_BYTES + _ENTRY_BYTES * len(environment) + _bytes_of(texts)

@@ -287,15 +287,13 @@ class Driver:
                 self.backend.perform(decision)
             else:
                 later.append(decision)
-        for decision in later:
-            if isinstance(decision, Start):
-                self.backend.prepare(decision)
+        self.backend.prepare([each for each in later if isinstance(each, Start)])
 
         self._write(events, plan, tuple(later))
         self._count(events, plan)
         self._wake_at(plan.wake_at_s)
         self.watch.notify()
-        log_plan(plan)
+        asyncio.get_running_loop().call_soon(log_plan, plan)  # after what is to be sent
 
     def _write(
         self, events: Sequence[ev.Event], plan: Plan, decisions: tuple[Decision, ...]

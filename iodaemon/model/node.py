@@ -193,7 +193,7 @@ class SimulatedNode:
                 assert_never(decision)
         self._set_alarm()
 
-    def prepare(self, start: Start) -> None:
+    def prepare(self, starts: Iterable[Start]) -> None:
         """Nothing is to be done beforehand."""
 
     def take_back(self, start: Start) -> None:

@@ -212,13 +212,15 @@ class LinuxNode:
         attempt = self._attempts.get(job_id)
         return attempt is not None and attempt.is_stopped
 
-    def prepare(self, start: Start) -> None:
-        """Have its process made while the start is written down, unless it has directories.
-
-        Those are made once it is durable, so that somebody knows of them who removes them.
+    def prepare(self, starts: Iterable[Start]) -> None:
+        """Have their processes made while the starts are written down, but of those with
+        directories. These are made once a start is durable, so that somebody knows of them who
+        removes them.
         """
-        if not start.shares:
-            self._prepare(self._begin(start), dict(self._launch_of(start)))
+        for start in starts:
+            if not start.shares:
+                self._prepare(self._begin(start), dict(self._launch_of(start)))
+        self.client.flush()
 
     def take_back(self, start: Start) -> None:
         attempt = self._find(Key(start.job_id, start.attempt))

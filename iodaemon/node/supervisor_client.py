@@ -169,17 +169,18 @@ class SupervisorClient:
         """
         self.send(encode_wish(wish, **fields))
         if wish == "freeze":
-            self._flush()
+            self.flush()
         return self._writer is not None
 
     def send(self, line: bytes) -> None:
         """Likewise, a wish that is encoded already. All of one moment go out together."""
         if self._writer is not None:
             if not self._unsent:
-                asyncio.get_running_loop().call_soon(self._flush)
+                asyncio.get_running_loop().call_soon(self.flush)
             self._unsent += line
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send what there is now, not at the end of this moment."""
         if self._writer is not None and self._unsent:
             self._writer.write(bytes(self._unsent))
         self._unsent.clear()

@@ -37,6 +37,9 @@ class Client:
     def send(self, line):
         self.wish(**decode(line))
 
+    def flush(self):
+        """All is sent at once."""
+
     async def beat(self, within_s):
         """It takes longer than that."""
 
@@ -107,7 +110,7 @@ def test_what_comes_after_the_end_does_not_reach_the_next_attempt(tmp_path, deci
 def test_what_comes_while_the_next_attempt_is_prepared_does_not_reach_it(tmp_path, decision):
     async def play(node):
         await fail_first(node)
-        node.prepare(start(2))
+        node.prepare([start(2)])
         node.perform(decision)  # as above
         node.perform(start(2))
         await settle()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from iodaemon.core.footprint import Texts
@@ -36,13 +36,14 @@ class Room:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         words = [f"{name}={value}" for name, value in environment.items()]
-        self._exec_bytes = LARGEST_EXEC_BYTES - exec_bytes(words)
+        sizes = [_size_bytes(word) for word in words]
+        self._exec_bytes = LARGEST_EXEC_BYTES - _exec_bytes(sizes)
         if self._exec_bytes < 0:
             raise RequestError(_too_large(""))
-        for name, word in zip(environment, words, strict=True):
+        for name, word, size in zip(environment, words, sizes, strict=True):
             if not name or "=" in name or "\0" in word:
                 raise RequestError(f"environment variable {name[:60]!r} cannot be set; rename it")
-            if is_too_long(word):
+            if size > LONGEST_WORD_BYTES:
                 raise RequestError(
                     f"environment variable {name[:60]!r} is longer than the {LONGEST_WORD_BYTES} "
                     "bytes that Linux takes; put it into a file"
@@ -58,9 +59,10 @@ class Room:
             RequestError: says so, ``which`` before it.
         """
         staged = _staged_words(job)
-        if exec_bytes((*job.command, *staged)) > self._exec_bytes:
+        sizes = [_size_bytes(word) for word in (*job.command, *staged)]
+        if _exec_bytes(sizes) > self._exec_bytes:
             raise RequestError(_too_large(which))
-        if any(map(is_too_long, job.command)):
+        if max(sizes[: len(job.command)], default=0) > LONGEST_WORD_BYTES:
             raise RequestError(
                 f"{which}a word of the command is longer than the {LONGEST_WORD_BYTES} bytes that "
                 "Linux takes; put it into a file"
@@ -83,14 +85,9 @@ def _staged_words(job: Texts) -> tuple[str, ...]:
     return tuple(f"{name}={path}" for name, path in paths.items() if path)
 
 
-def exec_bytes(words: Iterable[str]) -> int:
-    """What Linux counts of them: each with its NUL and a pointer to it."""
-    return sum(_size_bytes(word) + 1 + _POINTER_BYTES for word in words)
-
-
-def is_too_long(word: str) -> bool:
-    """True for a word that cannot be executed."""
-    return _size_bytes(word) > LONGEST_WORD_BYTES
+def _exec_bytes(sizes: Collection[int]) -> int:
+    """What Linux counts of words of these sizes: each with its NUL and a pointer to it."""
+    return sum(sizes) + len(sizes) * (1 + _POINTER_BYTES)
 
 
 def _size_bytes(text: str) -> int:
