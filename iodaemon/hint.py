@@ -11,7 +11,7 @@ from typing import Final
 from iodaemon.errors import ConfigError
 from iodaemon.units import LARGEST_BYTES, is_bare, parse_rate_bytes_per_s
 
-DROPPED: Final = "the hint is ignored, the job's I/O counts as unknown"
+DROPPED: Final = "the hint is ignored"
 _MOST_PER_S: Final = float(LARGEST_BYTES)
 
 

@@ -49,7 +49,7 @@ _SECONDS: Final = MappingProxyType(
 
 _SIZE_HINT: Final = "write for example 16 GiB, 2G or 500 MB"
 _RATE_HINT: Final = "write for example 40 MB/s, 1.5 GiB/s or 40M"
-_TIME_HINT: Final = "write for example 90 s, 1h30m, 2d or 01:30:00"
+_TIME_HINT: Final = "write for example 90s, 1h30m, 2d or 01:30:00"
 
 
 def is_bare(text: str) -> bool:

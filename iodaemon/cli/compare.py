@@ -32,8 +32,8 @@ DEFAULT_ROUNDS: Final = 6
 """The fewest of which a difference can be told from noise."""
 METHOD: Final = (
     "Rounds are compared within themselves. p: the chance of a difference as large without any",
-    "effect, by a randomisation test over the rounds. Up to 5 % it is told as one, and so is one",
-    "of 20 measures by chance. Below 6 rounds nothing is claimed.",
+    "effect, by a randomisation test over the rounds. A difference counts if p is at most 5 %; of",
+    "20 measures one passes by chance. Below 6 rounds nothing is claimed.",
 )
 MOST_ROUNDS: Final = 1000
 HINTED_S: Final = 60.0
@@ -142,8 +142,8 @@ def _run(session: Session, workload: Workload, plan: Plan) -> Outcome:
     apart = "one kind of job" if kinds == 1 else f"each of {kinds} kinds of job"
     under = "policy" if policies == 1 else "policies"
     output.say(
-        f"{output.count_of(plan.rounds, 'round')} of {apart} alone and {policies} {under}: "
-        f"{plan.rounds * (kinds + policies)} runs; how long that takes is told after a round"
+        f"{plan.rounds * (kinds + policies)} runs ({output.count_of(plan.rounds, 'round')} of "
+        f"{apart} alone and of {policies} {under}); the first round shows how long they take"
     )
     telling = Telling(kinds + policies, can_last=any(job.time_s is None for job in workload.jobs))
 

@@ -43,7 +43,7 @@ def check_config(session: Session, as_json: AsJson = OFF) -> int:
     """Check what a daemon that is started now would read.
 
     It checks what that daemon checks before it serves: policy, sockets, storage tiers and their
-    disks. It starts nothing. The exit code is 1 if something is wrong. Directories, journal and
+    disks. It starts nothing. The exit code is 78 if something is wrong. Directories, journal and
     supervisor are checked by 'iod doctor'.
     """
     from iodaemon.daemon.preflight import Preflight
@@ -61,11 +61,11 @@ def check_config(session: Session, as_json: AsJson = OFF) -> int:
     if as_json:
         output.print_json({"problems": problems})
     else:
-        right = f"the configuration is right ({file or 'there is no file, all is as by default'})"
+        right = f"the configuration is valid ({file or 'no file; the defaults apply'})"
         print("\n".join(map(printable, problems or [right])))
     for note in notes:
         output.say(printable(note))
-    return ExitCode.REFUSED if problems else ExitCode.OK
+    return ExitCode.HOPELESS if problems else ExitCode.OK
 
 
 @verb(configs, "reload")
@@ -213,7 +213,7 @@ def check_policy(
     if as_json:
         _print(_document(policy), as_json=True)
     else:
-        print(f"policy {policy.name} is right ({policy.path})")
+        print(f"policy {policy.name} is valid ({policy.path})")
     for remark in remarks:
         output.say(remark)
     return 0
@@ -287,4 +287,6 @@ def _document(policy: PolicyFile) -> dict[str, Any]:
 def _print(document: dict[str, Any], *, as_json: bool) -> None:
     from iodaemon.cli.output import document_lines
 
-    output.show(document, lambda: document_lines(document, absent="none"), as_json=as_json)
+    output.show(
+        document, lambda: document_lines(document, absent="none", as_keys=True), as_json=as_json
+    )

@@ -67,7 +67,8 @@ def requeue(
     JOB is 7, 3-9, 1,4, last (your newest) or all, which is all of yours that have not ended. -J, -u
     and -s select among them, or without JOB among all: 'iod requeue -s FAILED'. One that runs is
     ended first. Each keeps its number and waits behind all that wait then, unless it was LOST or an
-    administrator requeues it while it runs: such a job keeps its place.
+    administrator requeues it while it runs: such a job keeps its place. 'iod logs' and 'iod
+    history' then show the new attempt.
     """
     selection, grace_s = parse_selectors(**chosen), _grace_s(grace)
     client = session.client()
@@ -188,7 +189,7 @@ def _act(
         if not selection.is_all:
             is_again = action == "requeue"
             find_ids(client, selection, finished=is_again)  # says what became of them
-        output.say("no unfinished job is meant: nothing to do")
+        output.say("no unfinished job matches: nothing to do")
         return ExitCode.OK
     if not outcomes and not as_json:
         output.say("nothing is kept of these jobs")

@@ -429,6 +429,12 @@ _NO_LIMIT: Final = frozenset({"0", "infinite", "unlimited"})
 _MEMORY: Final = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 
 
+def why_not(option: str) -> str:
+    """Why there is nothing like this option of sbatch, and what to do; empty: there may be."""
+    name = option.lstrip("-")
+    return _REFUSED.get(_LETTERS.get(name, name), "") if name not in ("n", "nodes") else ""
+
+
 class Directives(NamedTuple):
     """What the lines of one script come to.
 

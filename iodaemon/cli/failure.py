@@ -138,6 +138,9 @@ def find_near(word: str, known: Iterable[str]) -> str | None:
     # A prefix turns a word into its opposite: 'unsuspend' is no 'suspend', '--no-wait' no '--wait'.
     word = word.lstrip("-")
     bare = {name.lstrip("-"): name for name in known}
+    begun = [name for name in bare if len(word) > 1 and name.startswith(word)]
+    if len(begun) == 1:
+        return bare[begun[0]]
     near = [name for name in bare if not word.endswith(name) and not name.endswith(word)]
     found = get_close_matches(word, near, n=1, cutoff=_NEAR)
     return bare[found[0]] if found else None

@@ -56,14 +56,16 @@ def _run_time(hint: Hint) -> str:
 COLUMNS: Final = (
     Column("SOURCE", lambda hint: hint["expected"]["source"]),
     Column("EXPECTED", lambda h: output.rate(h["expected"]["rate_bytes_per_s"]), is_number=True),
-    Column("IN-I/O", lambda hint: _share(hint["expected"]["io_share"]), is_number=True),
-    Column("REQ/s", lambda h: _requests(h["expected"]["operations_per_s"]), is_number=True),
+    Column("IN-I/O", lambda h: _share(h["expected"]["io_share"]), is_number=True, drop=3),
+    Column("REQ/s", lambda h: _requests(h["expected"]["operations_per_s"]), is_number=True, drop=1),
     Column("CONF", lambda hint: f"{hint['expected']['confidence']:.2f}", is_number=True),
     Column("RUNS", lambda hint: str(hint["expected"]["runs"]), is_number=True),
-    Column("RUN", _run_time, is_number=True),
-    Column("LAST", lambda hint: _minute(hint["last_s"])),
-    Column("WRONG", lambda h: NOTHING if h["off"] is None else factor(h["off"]), is_number=True),
-    Column("USER", lambda hint: hint["user"], width_max=8),
+    Column("RUN", _run_time, is_number=True, drop=6),
+    Column("LAST", lambda hint: _minute(hint["last_s"]), drop=4),
+    Column(
+        "WRONG", lambda h: NOTHING if h["off"] is None else factor(h["off"]), is_number=True, drop=2
+    ),
+    Column("USER", lambda hint: hint["user"], width_max=8, drop=5),
     Column("KEY", lambda hint: hint["key"]),
 )
 
@@ -87,10 +89,10 @@ _LESSON_COLUMNS: Final = (
     Column("AT-ONCE", lambda lesson: _number(lesson["limit"]), is_number=True),
     Column("TOO-MANY", lambda lesson: _number(lesson["too_many"]), is_number=True),
     Column("GAIN", _gain, is_number=True),
-    Column("TRIED", lambda lesson: str(lesson["tries"]), is_number=True),
-    Column("MEMORY", _memory, is_number=True),
-    Column("LEARNED", lambda lesson: _minute(lesson["at_s"])),
-    Column("USER", lambda lesson: lesson["user"], width_max=8),
+    Column("TRIED", lambda lesson: str(lesson["tries"]), is_number=True, drop=1),
+    Column("MEMORY", _memory, is_number=True, drop=4),
+    Column("LEARNED", lambda lesson: _minute(lesson["at_s"]), drop=2),
+    Column("USER", lambda lesson: lesson["user"], width_max=8, drop=3),
     Column("KEY", lambda lesson: lesson["key"]),
 )
 

@@ -39,6 +39,8 @@ def _node_lines(answer: JsonObject) -> list[str]:
         rows: list[Any] = value if isinstance(value, list) else []
         if key == "calibration_problem":
             shown["calibration"] = {"problem": value}
+        elif key == "stopped_by":
+            shown["stop it with"] = value
         elif key == "sockets":
             shown[key] = [_socket(row) for row in rows]
         elif key == "limits" and rows:

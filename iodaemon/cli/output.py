@@ -183,10 +183,21 @@ def coloured(text: str, code: str) -> str:
 
 
 def aligned(pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Lines of a label and a value, the values below each other."""
-    kept = list(pairs)
-    width = max((len(label) for label, _ in kept), default=0)
-    return [f"{label.ljust(width)}  {printable(value)}".rstrip() for label, value in kept]
+    """Lines of a label and a value, the values below each other, as wide as the terminal."""
+    kept = [(label, printable(value)) for label, value in pairs]
+    width = max((len(label) for label, _ in kept), default=0) + 2
+    lines = [(label.ljust(width) + value).rstrip() for label, value in kept]
+    most = terminal_columns()
+    if most is None or most < 2 * width or max(map(len, lines), default=0) <= most:
+        return lines
+    from textwrap import wrap
+
+    space = " " * width
+    return [
+        part
+        for line in lines
+        for part in wrap(line, most, subsequent_indent=space, break_on_hyphens=False) or [""]
+    ]
 
 
 def clock(duration_s: float) -> str:
@@ -340,29 +351,36 @@ _A_DATE_S: Final = 1e9
 """So many seconds are a point in time, in 2001 or later; as a duration they are 31 years."""
 
 
-def document_lines(document: Mapping[str, Any], *, absent: str = "unknown") -> list[str]:
+def document_lines(
+    document: Mapping[str, Any], *, absent: str = "unknown", as_keys: bool = False
+) -> list[str]:
     """Plain values first, aligned; then every part with its name above it, indented.
 
     Args:
         absent: what stands for null.
+        as_keys: names are those that a file has; else words.
     """
+    label = _bare if as_keys else _label
     plain = {key: value for key, value in document.items() if _is_plain(value)}
-    lines = aligned((_label(key), value_words(key, plain[key], absent)) for key in plain)
+    lines = aligned((label(key), value_words(key, plain[key], absent)) for key in plain)
     for key, value in document.items():
         if key not in plain:
-            lines.append(_label(key))
-            lines += [_INDENT + line for line in _part_lines(value, absent)]
+            lines.append(label(key))
+            lines += [_INDENT + line for line in _part_lines(value, absent, as_keys=as_keys)]
     return lines
 
 
-def _part_lines(value: Any, absent: str) -> list[str]:
+def _part_lines(value: Any, absent: str, *, as_keys: bool) -> list[str]:
     if isinstance(value, dict):
-        return document_lines(value, absent=absent)
+        return document_lines(value, absent=absent, as_keys=as_keys)
     if not all(isinstance(item, dict) for item in value):
         return [value_words("", item, absent) for item in value]
     if all(_is_plain(cell) for item in value for cell in item.values()):
-        return _table_lines(value, absent)
-    return [line for item in value for line in document_lines(item, absent=absent)]
+        lines, most = _table_lines(value, absent), terminal_columns()
+        if most is None or len(_INDENT) + max(map(len, lines), default=0) <= most:
+            return lines
+    parts = (document_lines(item, absent=absent, as_keys=as_keys) for item in value)
+    return [line for part in parts for line in part]
 
 
 def _table_lines(rows: Sequence[Mapping[str, Any]], absent: str) -> list[str]:
@@ -377,12 +395,17 @@ def _is_plain(value: Any) -> bool:
     return not isinstance(value, dict)
 
 
-def _label(key: str) -> str:
+def _bare(key: str) -> str:
     """The name without the unit, which stands in the value."""
     for suffix in ("_bytes_per_s", "_per_s", "_bytes", "_s"):
         if key.endswith(suffix) and len(key) > len(suffix):
-            return key.removesuffix(suffix).replace("_", " ")
-    return key.replace("_", " ")
+            return key.removesuffix(suffix)
+    return key
+
+
+def _label(key: str) -> str:
+    """Likewise, as words."""
+    return _bare(key).replace("_", " ")
 
 
 def value_words(key: str, value: Any, absent: str) -> str:

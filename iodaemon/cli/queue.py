@@ -49,14 +49,14 @@ COLUMNS: Final = (
     Column("NAME", output.job_name, width_max=14),
     Column("USER", lambda job: job["user"], width_max=8, drop=4),
     Column("ST", _state_code),
-    Column("SOCK", _socket, is_number=True, drop=3),
+    Column("SOCK", _socket, is_number=True, drop=2),
     Column("CPUS", lambda job: str(job["cpus"]), is_number=True, drop=6),
     Column("RUN", lambda job: output.clock(job["run_s"]), is_number=True),
-    Column("SUSP", output.suspended_cell, is_number=True, drop=5),
+    Column("SUSP", output.suspended_cell, is_number=True, drop=3),
     Column("IO/s", _present_rate, is_number=True),
-    Column("EXPECTED", expected_cell, is_number=True, drop=2),
-    Column("REASON", lambda job: output.told_reason(job["reason"]), least=40),
-    Column("COMMAND", output.command_line, least=12, drop=1),
+    Column("EXPECTED", expected_cell, is_number=True, drop=1),
+    Column("REASON", lambda job: output.told_reason(job["reason"]), least=35),
+    Column("COMMAND", output.command_line, least=12, drop=5),
 )
 _CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
 
@@ -84,8 +84,8 @@ def queue(
     OM out of memory, LO lost.
 
     IO/s is its present rate, EXPECTED its mean over the run: d declared, l learned from earlier
-    runs, i imported, m measured so far; ? is unknown. A narrow terminal leaves out COMMAND,
-    EXPECTED, SOCK, USER, SUSP and CPUS, in this order.
+    runs, i imported, m measured so far; ? is unknown. A narrow terminal leaves out EXPECTED,
+    SOCK, SUSP, USER, COMMAND and CPUS, in this order.
     """
     client = session.client()
     selection = parse_selectors(**{**chosen, "jobs": chosen.get("jobs") or ["all"]})

@@ -85,7 +85,7 @@ def job_lines(job: JobDetail) -> list[tuple[str, str]]:
 def _asked(job: Job) -> str:
     parts = [output.count_of(job["cpus"], "CPU")]
     if job.get("shares_cores"):
-        parts = ["a part of its socket's CPUs"]
+        parts = ["shared CPUs"]
     if job["memory_bytes"] is not None:
         parts.append(f"{format_bytes(job['memory_bytes'])} memory")
     if job["walltime_s"] is not None:
@@ -107,6 +107,8 @@ def _placed(job: Job) -> str:
     if job["socket"] is None:
         return "never" if job["state"] in FINAL_STATES else "not yet"
     cpus = f", CPUs {format_ids(job['slots'])}" if job["slots"] else ""
+    if job.get("shares_cores"):
+        cpus = ", any of its CPUs"
     return f"socket {job['socket']}{cpus}, attempt {job['attempt']}"
 
 

@@ -35,10 +35,10 @@ app.verbs["sim"] = experiments
 
 _LIST_COLUMNS: Final = (
     Column("NAME"),
-    Column("TARGETS", is_number=True),
-    Column("TOOK", is_number=True),
-    Column("TITLE"),
-    Column("SOURCE"),
+    Column("TARGETS", is_number=True, drop=3),
+    Column("TOOK", is_number=True, drop=2),
+    Column("TITLE", least=40),
+    Column("SOURCE", drop=1),
 )
 _SEEDS_MAX: Final = 10_000
 

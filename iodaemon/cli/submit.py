@@ -136,8 +136,8 @@ def _line_options(words: Sequence[str]) -> Said:
     parsed = parse(OPTIONS, words)
     if parsed is None or parsed[1]:
         raise UsageError(
-            f"{' '.join(words)!r}: before -- stand options of 'iod submit' for this one job, such "
-            "as -J name -n 4 -t 90m"
+            f"{' '.join(words)!r}: the words before -- must be options of 'iod submit', such as "
+            "-J name -n 4 -t 90m"
         )
     said = said_by(parsed[0])
     check_said(said)
@@ -423,7 +423,7 @@ def parse_commands(lines: Iterable[str], shown: str, reader: Reader) -> list[Com
         commands.append(Command([*checked[first], *words[1:]], said, own, f"{shown}:{number}"))
     if signs:
         number, sign = signs[0]
-        many = f", as in {len(signs) - 1} more lines" if len(signs) > 1 else ""
+        many = f" (so in {output.count_of(len(signs) - 1, 'more line')})" if len(signs) > 1 else ""
         say(
             f"{shown}:{number}: {sign} is passed to the program as it stands{many}: --shell has "
             "each line run by a shell"

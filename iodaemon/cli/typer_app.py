@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
 from iodaemon.cli.command import App, Parameter, Verb, Word, Words
+from iodaemon.cli.directives import why_not
 from iodaemon.cli.failure import UsageError, find_near, nearest
 from iodaemon.cli.program import GLOBALS, GROUPS, POINTERS, VERBS, begin, find_top
 from iodaemon.cli.session import Session
@@ -98,6 +99,7 @@ def typer_of(app: App, cls: type[TyperGroup] = WordGroup) -> typer.Typer:
         cls=cls,
         add_completion=False,
         rich_markup_mode=None,
+        subcommand_metavar="VERB [ARGS]...",
         context_settings=dict(_SETTINGS),
         help=app.help or None,
     )
@@ -277,6 +279,8 @@ def _unknown_option(error: Any, path: str) -> str:
     name: str = error.option_name
     if error.ctx is None:
         return f"no option {name}: '{path} --help' lists them"
+    if path == "iod submit" and (why := why_not(name)):
+        return f"no option {name}: {why}"
     if name in _options(error.ctx.find_root()):
         return f"{name} goes before the verb, as in 'iod {name} ... {path.partition(' ')[2]}'"
     hint = f"'{path} --help' lists them"

@@ -83,11 +83,13 @@ def _wait_for_all(
     awaited = client.awaited(selector, since_s=since_s)
     ids = [job_id for job_id in awaited["ids"] if job_id != own]
     mark = output.local_time(awaited["since_s"])
-    meant = f"not ended, or submitted since {mark}"
     if not ids:
-        output.say(f"no job {meant}: nothing to wait for")
+        output.say(f"no unfinished job, and none submitted since {mark}: nothing to wait for")
         return ExitCode.OK
-    output.say(f"{output.count_of(len(ids), 'job')} {meant} (--since says otherwise)")
+    output.say(
+        f"waiting for {output.count_of(len(ids), 'job')}: all unfinished, and those submitted "
+        f"since {mark} (--since changes that)"
+    )
 
     def note() -> None:
         if since_s is None and not selection.has_filters:

@@ -178,6 +178,8 @@ def test_no_limit_is_said_in_an_option_and_in_a_script(iod, daemon, here, time):
         ("suspendd", ["suspend"], ": did you mean suspend?"),
         ("suspned", ["suspend"], ": did you mean suspend?"),
         ("--wiat", ["--wait"], ": did you mean --wait?"),
+        ("hist", ["history", "hint"], ": did you mean history?"),
+        ("s", ["show", "stop"], ": none"),
     ],
 )
 def test_the_opposite_is_not_offered(word, known, expected):

@@ -90,7 +90,7 @@ def test_cancel_all_asks_a_person(iod, daemon, monkeypatch, typed, code):
 def test_nothing_to_cancel_is_no_fault(iod, daemon):
     result = iod("cancel", "all", "--yes")
 
-    assert (result.code, result.err) == (0, "iod: no unfinished job is meant: nothing to do\n")
+    assert (result.code, result.err) == (0, "iod: no unfinished job matches: nothing to do\n")
 
 
 def test_all_leaves_other_peoples_jobs_alone(iod, daemon, monkeypatch):

@@ -155,6 +155,10 @@ def test_a_socket_that_may_not_be_opened_is_exit_code_4(iod, monkeypatch):
         (("--dbug", "queue"), "no option --dbug in 'iod': did you mean --debug?"),
         (("queue", "--jsn"), "no option --jsn in 'iod queue': did you mean --json?"),
         (("submit", "--nam", "x", "true"), "no option --nam in 'iod submit': did you mean --name?"),
+        (
+            ("submit", "--array", "1-4", "true"),
+            "no option --array: there are no job arrays: submit one command a line with --from",
+        ),
         (("queue", "-Q"), "no option -Q in 'iod queue': 'iod queue --help' lists them"),
         (("queue", "--api", "/x"), "--api goes before the verb, as in 'iod --api ... queue'"),
         (("policy",), "no verb given: 'iod policy --help' lists them"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-IGNORED = "the hint is ignored, the job's I/O counts as unknown"
+IGNORED = "the hint is ignored"
 RATE_HINT = "write for example 40 MB/s, 1.5 GiB/s or 40M"
 PARTS = "is no part of the run time; give 0.2 or 20%, at most 1"
 
@@ -188,7 +188,7 @@ def test_a_senseless_hint_in_a_script_is_one_line(iod, daemon, here):
         ("requeue=yes", "requeue has no value"),
         (
             "time=soon",
-            "--time: 'soon' is not a duration; write for example 90 s, 1h30m, 2d or 01:30:00",
+            "--time: 'soon' is not a duration; write for example 90s, 1h30m, 2d or 01:30:00",
         ),
         ("name='a", "no closing quotation, close it or write \\ before it"),
     ],

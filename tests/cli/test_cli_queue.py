@@ -179,6 +179,18 @@ def test_a_narrow_terminal_shows_how_each_job_ended(daemon, columns):
     assert max(map(len, rows)) <= columns
 
 
+def test_on_a_terminal_long_values_of_a_job_go_on_below_each_other(daemon):
+    long = reason("waits for the storage, which carries more than it can by far " * 3)
+    daemon.add(job(7, "RUNNING", slots=[65536], shares_cores=True, reason=long))
+
+    lines = on_a_terminal(daemon.path, "show", "7", columns=80).splitlines()
+
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("Placed") and "socket 0, any of its CPUs" in line for line in lines)
+    state = next(place for place, line in enumerate(lines) if line.startswith("State"))
+    assert lines[state + 1].startswith("     ")
+
+
 def on_a_terminal(socket_path, *words, columns):
     """What ``iod`` prints when its standard output is a terminal."""
     reader, writer = pty.openpty()

@@ -14,7 +14,7 @@ from fake_daemon import job
 from iodaemon.cli import main
 from iodaemon.cli.submit import split_words
 
-TIME_HINT = "write for example 90 s, 1h30m, 2d or 01:30:00"
+TIME_HINT = "write for example 90s, 1h30m, 2d or 01:30:00"
 NOTHING = "nothing was submitted"
 
 
@@ -464,8 +464,8 @@ def test_options_of_a_line_leave_its_command_to_the_shell(iod, daemon, here):
     [
         ("-J name true", "options have a command behind --, as in '-J name -- ./solve'"),
         ("-J name -- ", "options have a command behind --"),
-        ("--env A=1 -- true", "before -- stand options of 'iod submit' for this one job"),
-        ("-n 4 make -- all", "before -- stand options of 'iod submit' for this one job"),
+        ("--env A=1 -- true", "the words before -- must be options of 'iod submit'"),
+        ("-n 4 make -- all", "the words before -- must be options of 'iod submit'"),
         ("-n x -- true", "--cpus: 'x' is no number of CPUs"),
     ],
 )

@@ -188,7 +188,7 @@ def test_a_client_hears_where_and_what(served):
 # -- what is said of I/O ---------------------------------------------------------------------------
 
 RATE, SHARE, OPERATIONS = "io_rate_bytes_per_s", "io_share", "io_operations_per_s"
-IGNORED = "; the hint is ignored, the job's I/O counts as unknown"
+IGNORED = "; the hint is ignored"
 
 
 def heeded(*jobs):
