@@ -272,6 +272,7 @@ def doctor(session: Session, as_json: AsJson = OFF) -> int:
     do its work, and the exit code is 1.
     """
     from iodaemon.doctor.examine import is_broken
+    from iodaemon.doctor.finding import INDENT
     from iodaemon.doctor.scratch import ended_in_order
 
     findings = []
@@ -279,7 +280,8 @@ def doctor(session: Session, as_json: AsJson = OFF) -> int:
         for finding in _examine(session):
             findings.append(finding)
             if not as_json:
-                print("\n".join(map(printable, finding.lines)), flush=True)
+                told = output.folded(map(printable, finding.lines), INDENT)
+                print("\n".join(told), flush=True)
             stop_if_asked()
     if as_json:
         output.print_json([_record(finding) for finding in findings])

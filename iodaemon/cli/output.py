@@ -184,20 +184,23 @@ def coloured(text: str, code: str) -> str:
 
 def aligned(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """Lines of a label and a value, the values below each other, as wide as the terminal."""
-    kept = [(label, printable(value)) for label, value in pairs]
+    kept = list(pairs)
     width = max((len(label) for label, _ in kept), default=0) + 2
-    lines = [(label.ljust(width) + value).rstrip() for label, value in kept]
-    most = terminal_columns()
-    if most is None or most < 2 * width or max(map(len, lines), default=0) <= most:
-        return lines
-    from textwrap import wrap
+    return folded((f"{label.ljust(width)}{printable(value)}" for label, value in kept), width)
 
-    space = " " * width
-    return [
-        part
-        for line in lines
-        for part in wrap(line, most, subsequent_indent=space, break_on_hyphens=False) or [""]
-    ]
+
+def folded(lines: Iterable[str], indent: int) -> list[str]:
+    """The lines; on a terminal each goes on below itself, so far from the left, if it is long."""
+    kept = [line.rstrip() for line in lines]
+    most = terminal_columns()
+    if most is None or most < 2 * indent or max(map(len, kept), default=0) <= most:
+        return kept
+    from textwrap import TextWrapper
+
+    wrap = TextWrapper(
+        most, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    ).wrap
+    return [part for line in kept for part in wrap(line) or [""]]
 
 
 def clock(duration_s: float) -> str:

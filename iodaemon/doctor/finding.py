@@ -13,6 +13,8 @@ import msgspec
 Values = Mapping[str, bool | int | float | str | None]
 NO_VALUES: Final[Values] = MappingProxyType({})
 _WHAT_WIDTH: Final = 20
+INDENT: Final = 8 + 1 + _WHAT_WIDTH + 3
+"""Where what was measured begins in a line."""
 
 
 class Verdict(enum.StrEnum):
@@ -48,7 +50,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         lines = [f"{self.verdict:<8} {self.what:<{_WHAT_WIDTH}} — {self.measured}"]
         if self.cost or self.remedy:
             advice = "; ".join(part for part in (self.cost, self.remedy) if part)
-            lines.append(f"{'':8} {'':{_WHAT_WIDTH}}   {advice}")
+            lines.append(" " * INDENT + advice)
         return lines
 
 
