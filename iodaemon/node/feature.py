@@ -61,7 +61,7 @@ CONTROLS: Final = (
         "memory",
         "memory limit",
         "memory.max of the job's cgroup, as --mem says; memory.events tell OUT_OF_MEMORY",
-        "none: --mem limits nothing; a job that the kernel kills for memory ends as FAILED",
+        "--mem limits nothing here; a job that the kernel kills for memory ends as FAILED",
         "one job can take the memory of all, and its end does not say why",
     ),
     Control(

@@ -346,7 +346,7 @@ def test_a_memory_limit_that_nobody_keeps_is_told_to_the_submitter_as_by_doctor(
     _, [warning] = adjust([job], None, {"memory": False})
     [found] = judge_controls({"controls": {"memory": False}})
 
-    assert f"{found.what}: {found.measured}; see 'iod doctor'" == warning
+    assert f"{found.measured}; see 'iod doctor'" == warning
 
 
 # -- sockets, rules --------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from iodaemon.daemon.http.route import route
 from iodaemon.daemon.journal.record import RequestKey
 from iodaemon.errors import RequestError
 from iodaemon.hint import DROPPED, SenselessHint, check_hint
+from iodaemon.node.feature import words_of
 from iodaemon.units import format_duration
 
 _LARGEST_BATCH: Final = 100_000
@@ -210,10 +211,7 @@ def adjust(
         shown = format_duration(walltime_s)
         told.append(f"without -t a job may run for {shown} here (default_walltime)")
     if not controls.get("memory", True) and any(job.memory_bytes is not None for job in jobs):
-        told.append(
-            "--mem limits nothing here, 'iod doctor' says why; a job that the kernel kills for "
-            "memory ends as FAILED"
-        )
+        told.append(f"{words_of(())['memory_limit']}; see 'iod doctor'")
     return taken, told
 
 
