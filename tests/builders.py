@@ -229,8 +229,8 @@ class FakeBackend:
     def settled(self, jobs: Iterable[Job]) -> None:
         """Keeps nothing of them."""
 
-    def is_stopped(self, job_id: JobId) -> bool:
-        return False
+    def describe_stop(self, job_id: JobId) -> str:
+        return ""
 
     def sample(self) -> None:
         """The tests post their own samples."""

@@ -87,9 +87,9 @@ def test_none_is_a_word_where_the_field_may_be_none():
         ({"memory": -1}, "a.toml [x]: memory: -1 is not a size"),
         ({"memory": "none"}, "a.toml [x]: memory: 'none' is not a size"),
         ({"timeslice": [1]}, "a.toml [x]: timeslice: [1] is not a duration"),
-        ({"timeslice": 0}, "a.toml [x]: timeslice: expected float > 0.0, is 0.0"),
-        ({"shared": "yes"}, "a.toml [x]: shared: expected bool, got str, is 'yes'"),
-        ({"names": ["a", 3]}, "names: expected str, got int at [1], is ['a', 3]"),
+        ({"timeslice": 0}, "a.toml [x]: timeslice must be above 0"),
+        ({"shared": "yes"}, "a.toml [x]: shared must be true or false, not a text"),
+        ({"names": ["a", 3]}, "names[1] must be a text, not a whole number"),
         ({"inner": 5}, "a.toml [x] [inner]: must be a table, is 5"),
         ({"inner": {"color": 1}}, "[inner]: unknown key 'color'; did you mean 'colour'?"),
         ({"inner": {"colour": "green"}}, "colour: 'green' is none of 'red', 'blue'"),
@@ -132,7 +132,7 @@ def test_a_file_that_is_no_toml_is_named(tmp_path, content):
     path = tmp_path / "bad.toml"
     path.write_bytes(content)
 
-    with pytest.raises(ConfigError, match=rf"^{path}: no valid TOML: ") as e:
+    with pytest.raises(ConfigError, match=rf"^{path}: (no valid TOML: |line 1 is no UTF-8)") as e:
         read_toml(path)
 
     assert "\n" not in str(e.value)
@@ -270,7 +270,7 @@ def test_an_error_in_an_option_names_the_options(tmp_path):
         ({"topology": {"sockets": ["3-1"]}}, "'3-1' has no CPUs in '3-1'"),
         ({"topology": {"sockets": ["0-99999999999"]}}, "has no CPUs in"),
         ({"retain": "soon"}, "retain: 'soon' is not a duration"),
-        ({"regulation": {"io_bound": [1]}}, "regulation: expected bool | int | float | str"),
+        ({"regulation": {"io_bound": [1]}}, "regulation must be true or false or a whole"),
     ],
 )
 def test_what_cannot_work_is_refused(overrides, message):
@@ -364,9 +364,9 @@ def test_what_each_user_may_have_is_configured(tmp_path):
     ("line", "told"),
     [
         ("max_running = 0", "[users]: max_running is 0; write 1 or more"),
-        ("max_slots = true", "[users]: max_slots: expected int | null"),
+        ("max_slots = true", "[users]: max_slots must be a whole number or"),
         ("max_waiting = 3", "unknown key 'max_waiting'"),
-        ('fair = "yes"', "[users]: fair: expected bool"),
+        ('fair = "yes"', "[users]: fair must be true or false"),
     ],
 )
 def test_a_limit_that_is_none_is_named(tmp_path, line, told):

@@ -159,13 +159,13 @@ def test_more_capacity_than_there_is_is_refused_in_a_line(tmp_path):
             "path is '/x\\x00y'; no path has a NUL character, write another",
         ),
         ('[tier.Fast]\nbandwidth = "1 GB/s"\n', "write a name of small letters"),
-        ('[tier.a]\nbandwidth = "0 B/s"\n', "bandwidth: expected float > 0.0, is 0.0"),
-        ('[[tier.a.disk]]\npath = "/x"\ncapacity = "0"\n', "capacity: expected int >= 1, is 0"),
+        ('[tier.a]\nbandwidth = "0 B/s"\n', "bandwidth must be above 0"),
+        ('[[tier.a.disk]]\npath = "/x"\ncapacity = "0"\n', "capacity must be at least 1"),
         ('[[tier.a.disk]]\npath = "/x"\nsize = "1G"\n', "unknown key 'size'"),
         ('[[tier.a.disk]]\npath = "/x"\nkind = "tape"\n', "kind: "),
-        ('tier = "fast"\n', "tier: "),
-        ('[[tier]]\nbandwidth = "1 GB/s"\n', "tier: expected object, got array"),
-        ('[tier.a.disk.x]\npath = "/x"\n', "[tier.a]: disk: expected array, got object"),
+        ('tier = "fast"\n', "tier must be a table, not a text"),
+        ('[[tier]]\nbandwidth = "1 GB/s"\n', "tier must be a table, not a list"),
+        ('[tier.a.disk.x]\npath = "/x"\n', "[tier.a]: disk must be a list, not a table"),
     ],
 )
 def test_what_is_wrong_with_the_table_is_a_line(tmp_path, text, line):

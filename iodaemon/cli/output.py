@@ -176,6 +176,11 @@ def _cut(text: str, width: int | None) -> str:
     return text if width is None or len(text) <= width else text[: width - 1] + _CUT
 
 
+def shortened(text: str) -> str:
+    """The text, as long as people read; with ``--json`` all of it is printed."""
+    return _cut(text, _LONGEST_CELL)
+
+
 def coloured(text: str, code: str) -> str:
     """The text in the colour of a job state, by the state's code."""
     colour = _COLOURS.get(code.rstrip("."))
@@ -186,7 +191,8 @@ def aligned(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """Lines of a label and a value, the values below each other, as wide as the terminal."""
     kept = list(pairs)
     width = max((len(label) for label, _ in kept), default=0) + 2
-    return folded((f"{label.ljust(width)}{printable(value)}" for label, value in kept), width)
+    lines = (f"{label.ljust(width)}{shortened(printable(value))}" for label, value in kept)
+    return folded(lines, width)
 
 
 def folded(lines: Iterable[str], indent: int) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from iodaemon.api.model import JobOptions
 from iodaemon.cli.failure import UsageError, count, duration_s, size_bytes
-from iodaemon.cli.output import say
+from iodaemon.cli.output import say, shortened
 from iodaemon.core.launcher import interpreter_of, is_shell, script_of, without_launchers
 from iodaemon.errors import RequestError
 
@@ -23,8 +23,15 @@ PLAIN_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 _CLEAN: Final = ("HOME", "LANG", "LOGNAME", "SHELL", "TZ", "USER")
 _COERCED: Final = ("C.UTF-8", "C.utf8", "UTF-8")
 _SHELLS_OWN: Final = frozenset(
-    {".", "cd", "export", "for", "if", "set", "source", "ulimit", "while"}
+    {".", "alias", "case", "cd", "declare", "eval", "exec", "export", "for", "function", "if"}
+    | {"local", "module", "popd", "pushd", "set", "shopt", "source", "time", "trap", "ulimit"}
+    | {"umask", "unset", "until", "wait", "while"}
 )
+_DESCRIPTOR: Final = re.compile(
+    r"/dev/(stdin|stdout|stderr|fd(/.*)?)|/proc/(self|thread-self|\d+)/(fd|task|cwd|root|exe)(/.*)?"
+)
+"""Paths that lead elsewhere for each process."""
+_MOST_LINKS: Final = 40
 _FIRST_LINE_BYTES: Final = 4096
 _SHOWN: Final = 80
 _LONGEST_WORD: Final = 128 * 1024 - 1
@@ -193,6 +200,8 @@ def _working_directory(chdir: str | None) -> str:
         raise RequestError(
             f"the present directory is gone: go to another one, or use --chdir; {_NOTHING_DONE}"
         )
+    if _leads_elsewhere(cwd):
+        raise RequestError(f"{cwd}: it is another directory for the job; {_NOTHING_DONE}")
     if not os.path.isdir(cwd):
         raise RequestError(f"{cwd}: no such directory; {_NOTHING_DONE}")
     if not os.access(cwd, os.X_OK):
@@ -217,9 +226,26 @@ def absolute(cwd: str, name: str) -> str:
         raise RequestError(f"{name}: {folder}: {error.strerror}; {_NOTHING_DONE}") from error
 
 
+def _leads_elsewhere(path: str) -> bool:
+    """Whether a path, or what it is a link to, is another file for each process."""
+    for _ in range(_MOST_LINKS):
+        if _DESCRIPTOR.fullmatch(path):
+            return True
+        try:
+            path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+        except OSError:
+            return False
+    return False
+
+
 def _output_file(option: str, cwd: str, name: str) -> str:
     path = absolute(cwd, name)
     folder = os.path.dirname(path)
+    if _leads_elsewhere(path):
+        raise RequestError(
+            f"{option}: {path} is a descriptor, which each process has its own of; name a file; "
+            f"{_NOTHING_DONE}"
+        )
     if not name or name.endswith("/") or os.path.isdir(path):
         raise RequestError(f"{option}: {path} is a directory, name a file in it; {_NOTHING_DONE}")
     if "%j" in folder or "%x" in folder:
@@ -243,7 +269,8 @@ def _environment(
     for word in added:
         name, equals, value = word.partition("=")
         if not name or not equals:
-            raise UsageError(f"--env: {word!r} has no value; write --env NAME=VALUE")
+            lacks = "value" if name else "name"
+            raise UsageError(f"--env: {word!r} has no {lacks}; write --env NAME=VALUE")
         environment[name] = value
     garbled = [name for name, value in environment.items() if not _is_text(name + value)]
     for name in garbled:
@@ -264,8 +291,13 @@ def _was_given(name: str) -> bool:
 def check_command(words: Sequence[str], place: Place) -> list[str]:
     """The command to start; a script that is not executable is run by its interpreter."""
     for word in words:
-        if not _is_text(word) or "\0" in word:
-            raise RequestError(f"{word[:_SHOWN]!a} is no UTF-8 text; {_NOTHING_DONE}")
+        if "\0" in word:
+            raise RequestError(f"{word[:_SHOWN]!a} contains a NUL byte; {_NOTHING_DONE}")
+        if not _is_text(word):
+            shown = os.fsencode(word[:_SHOWN]).decode(errors="backslashreplace")
+            raise RequestError(
+                f"'{shown}' is no UTF-8 text: rename it, or put it into a script; {_NOTHING_DONE}"
+            )
     program = words[0]
     if not program:
         raise RequestError(f"the command is an empty word; {_NOTHING_DONE}")
@@ -280,9 +312,11 @@ def check_command(words: Sequence[str], place: Place) -> list[str]:
     if os.path.isfile(here) and (runner := _run_by_interpreter(here, program)):
         return [*runner, *words[1:]]
     hint = f"; did you mean ./{program}?" if os.path.isfile(here) else ""
-    if " " in program or "=" in program or program in _SHELLS_OWN:
+    is_syntax = program[0] in "({!" or program.endswith((";", "&"))
+    if is_syntax or " " in program or "=" in program or program in _SHELLS_OWN:
         hint = ": --shell has it run by a shell"
-    raise RequestError(f"{program}: no such command in PATH{hint}; {_NOTHING_DONE}")
+    shown = shortened(program)
+    raise RequestError(f"{shown}: no such command in PATH{hint}; {_NOTHING_DONE}")
 
 
 def _find_runner(path: str, program: str) -> list[str]:
@@ -290,7 +324,8 @@ def _find_runner(path: str, program: str) -> list[str]:
     if os.path.isdir(path):
         raise RequestError(f"{program}: is a directory; {_NOTHING_DONE}")
     if not os.path.exists(path):
-        raise RequestError(f"{program}: no such file; {_NOTHING_DONE}")
+        hint = ": --shell has ~ read by a shell" if program.startswith("~") else ""
+        raise RequestError(f"{shortened(program)}: no such file{hint}; {_NOTHING_DONE}")
     runner = _run_by_interpreter(path, program)
     if os.access(path, os.X_OK):
         return [program]

@@ -16,6 +16,7 @@ from iodaemon.cli.command import OFF, App, AsJson, Word, Words, argument, option
 from iodaemon.cli.directives import (
     NOTHING,
     OPTIONS,
+    SBATCH_MARK,
     Said,
     Scripts,
     check_options,
@@ -81,7 +82,7 @@ def submit(
     A script may contain options, as lines '#IOD time=90m io=40M,20%' before its first command;
     options of the command line override them. In a --from file such a line applies to all commands
     below it, and a line may begin with options of its own: '-J big -n 4 -- ./solve big.dat'.
-    Lines '#SBATCH' are read too, and those that have no effect here are named.
+    Lines '#SBATCH' of a script are read too, and those that have no effect here are named.
     """
     place = find_place(os.environ, chdir=chdir, env=env or [], is_clean=clean_env)
     if shell and command:
@@ -97,6 +98,8 @@ def submit(
         return _send(session, specs, place.environment, report=report, wait=wait)
 
 
+_BYTE_ORDER_MARK: Final = "\ufeff"
+"""Of standard input; that of a file is taken off as it is read."""
 _TYPED: Final = {
     "name": "--name",
     "cpus": "--cpus",
@@ -135,6 +138,11 @@ def _line_options(words: Sequence[str]) -> Said:
     """What the options before a line's command say."""
     parsed = parse(OPTIONS, words)
     if parsed is None or parsed[1]:
+        known = [name for each in OPTIONS for name in each.typed]
+        names = (word.partition("=")[0] for word in words if word.startswith("-"))
+        other = next((name for name in names if name not in known and name[:2] not in known), None)
+        if other is not None:
+            raise UsageError(f"no option {other} of one line: a line may have {', '.join(known)}")
         raise UsageError(
             f"{' '.join(words)!r}: the words before -- must be options of 'iod submit', such as "
             "-J name -n 4 -t 90m"
@@ -314,7 +322,7 @@ def _show(specs: Sequence[JobSpec], *, as_json: bool) -> None:
         shown = {"command": shlex.join(spec["command"]), **_others(spec)}
         print("\n".join(document_lines(shown)))
     else:
-        print("\n".join(shlex.join(spec["command"]) for spec in specs))
+        print("\n".join(output.shortened(shlex.join(spec["command"])) for spec in specs))
     output.say(f"{output.count_of(len(specs), 'job')} would be submitted; nothing was")
 
 
@@ -377,7 +385,7 @@ def read_commands(name: str, reader: Reader) -> list[Command]:
         if name == "-":
             commands = parse_commands(sys.stdin, shown, reader)
         else:
-            with open(name, encoding="utf-8") as file:
+            with open(name, encoding="utf-8-sig") as file:
                 commands = parse_commands(file, shown, reader)
     except FileNotFoundError as error:
         raise NotFound(f"--from: {name}: no such file; {_NOTHING_DONE}") from error
@@ -398,13 +406,16 @@ def parse_commands(lines: Iterable[str], shown: str, reader: Reader) -> list[Com
     """
     commands = []
     signs: list[tuple[int, str]] = []
+    ignored: list[int] = []
     checked: dict[str, list[str]] = {}
     said = NOTHING
     for number, line in enumerate(lines, start=1):
-        text, own = line.strip(), NOTHING
+        text, own = line.removeprefix(_BYTE_ORDER_MARK).strip(), NOTHING
         if not text or text.startswith("#"):
             if is_said(text):
                 said = parse_lines([(number, text)], shown)
+            elif text.startswith(SBATCH_MARK):
+                ignored.append(number)
             continue
         try:
             if text.startswith("-"):
@@ -421,6 +432,8 @@ def parse_commands(lines: Iterable[str], shown: str, reader: Reader) -> list[Com
             problem = f"{error}; {_NOTHING_DONE}" if isinstance(error, ValueError) else str(error)
             raise RequestError(f"{shown}:{number}: {problem}") from error
         commands.append(Command([*checked[first], *words[1:]], said, own, f"{shown}:{number}"))
+    if ignored:
+        say(f"{shown}:{ignored[0]}: #SBATCH is read in scripts only and has no effect; write #IOD")
     if signs:
         number, sign = signs[0]
         many = f" (so in {output.count_of(len(signs) - 1, 'more line')})" if len(signs) > 1 else ""

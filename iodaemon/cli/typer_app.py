@@ -148,7 +148,10 @@ def _dress(
 def _declared(each: Parameter) -> Any:
     def offer(incomplete: str) -> list[str]:
         before = incomplete[: incomplete.rfind(",") + 1]  # of several in one word
-        return [before + value for value in _values_of(each.metavar)]
+        values = _values_of(each.metavar)
+        if incomplete[len(before) :].islower():
+            values = map(str.lower, values)  # of states either is taken
+        return [before + value for value in values]
 
     shown: dict[str, Any] = {"metavar": each.metavar or None, "autocompletion": offer}
     if each.typed:
@@ -163,6 +166,10 @@ def _values_of(metavar: str) -> Iterable[str]:
             from iodaemon.api.model import STATE_CODES
 
             return STATE_CODES
+        case "JOB":
+            return ("last", "all")
+        case "USER":
+            return ("me",)
         case "KIND":
             from iodaemon.cli.history import KINDS
 
@@ -227,11 +234,21 @@ def complete(session: Session) -> NoReturn:
     if "COMP_CWORD" in os.environ:
         _join_equals()
     completion_init()
+    _keep_help()
     try:
         root().main(prog_name="iod", obj=session)
     except Complaint as error:  # of a line that is wrong already nothing is offered
         raise SystemExit from error
     raise SystemExit
+
+
+def _keep_help() -> None:
+    """Have typer 0.29 offer its help as it is: where rich is installed it takes ``[...]`` for
+    markup, and for zsh it doubles an apostrophe between apostrophes, which leaves none.
+    """
+    from typer import _completion_classes as shells
+
+    vars(shells)["_sanitize_help_text"] = lambda text: text.replace("''", "'\\''")
 
 
 def _join_equals() -> None:

@@ -185,9 +185,9 @@ def _code(job: Job) -> int:
     return int(ExitCode.REFUSED) if code is None else code
 
 
-def tell_lost(error: NoDaemon) -> None:
+def tell_lost(_: NoDaemon) -> None:
     """Say that the daemon went away while it was waited for."""
-    output.say(f"{error}; waiting for it to come back, jobs go on meanwhile")
+    output.say("the daemon does not answer; waiting for it to come back, jobs go on meanwhile")
 
 
 Stream = Literal["stdout", "stderr"]

@@ -11,14 +11,16 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from iodaemon.errors import ConfigError
+from iodaemon.misfit import TYPES, explain
 from iodaemon.registry import nearest
 from iodaemon.units import key_of, quantity_of
 
+_TYPES: Final = {**TYPES, "object": "a table", "null": '"none"'}
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -30,13 +32,15 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: it cannot be read or is no TOML.
     """
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except FileNotFoundError:
         raise
     except OSError as e:
         raise ConfigError(f"{path}: cannot be read: {e.strerror}") from e
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+    except UnicodeDecodeError as e:
+        line = e.object.count(b"\n", 0, e.start) + 1
+        raise ConfigError(f"{path}: line {line} is no UTF-8 text; save the file as UTF-8") from e
+    except tomllib.TOMLDecodeError as e:
         raise ConfigError(f"{path}: no valid TOML: {' '.join(str(e).split())}") from e
 
 
@@ -105,7 +109,7 @@ def _value(value: Any, field: msgspec.structs.FieldInfo, key: str, where: str) -
     except ConfigError as e:
         raise ConfigError(f"{where}: {key}: {e}") from e
     except (msgspec.ValidationError, TypeError) as e:
-        raise ConfigError(f"{where}: {key}: {_problem(e, value, type_)}") from e
+        raise ConfigError(f"{where}: {_problem(e, key, value, type_)}") from e
 
 
 def _struct_in(type_: Any) -> type[msgspec.Struct] | None:
@@ -123,15 +127,15 @@ def _struct_in_each(type_: Any) -> type[msgspec.Struct] | None:
     return None if place is None else _struct_in(get_args(type_)[place])
 
 
-def _problem(error: Exception, value: object, type_: Any) -> str:
+def _problem(error: Exception, key: str, value: object, type_: Any) -> str:
     choices = [each for each in get_args(type_) or (type_,) if each is not NoneType]
     for choice in (type_, *choices):  # alone, or one that may be None
         if get_origin(choice) is Literal and (
             choice is type_ or len(choices) == 1 or isinstance(value, str)
         ):
-            return f"{value!r} is none of {', '.join(map(repr, get_args(choice)))}"
-    text = str(error).replace("`", "").replace(" - at $", " at ")
-    return f"{text.replace('Expected', 'expected', 1)}, is {value!r}"
+            shown = str(value).lower() if isinstance(value, bool) else repr(value)
+            return f"{key}: {shown} is none of {', '.join(map(repr, get_args(choice)))}"
+    return explain(str(error), root=key, types=_TYPES).message
 
 
 def _in_keys(text: str, fields: Mapping[str, msgspec.structs.FieldInfo]) -> str:

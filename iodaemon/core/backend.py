@@ -43,8 +43,8 @@ class Backend(Protocol):
         """The records of these jobs are durable: how their attempts ended may be forgotten."""
         ...
 
-    def is_stopped(self, job_id: JobId) -> bool:
-        """Whether the job's first process was stopped by a signal, its own or somebody's.
+    def describe_stop(self, job_id: JobId) -> str:
+        """What of a job stands still by somebody else's doing, for people; empty: nothing.
 
         A ``Resume`` lets it go on.
         """

@@ -202,9 +202,9 @@ class SimulatedNode:
     def settled(self, jobs: Iterable[Job]) -> None:
         """Nothing is kept of jobs that have ended."""
 
-    def is_stopped(self, job_id: JobId) -> bool:  # noqa: ARG002
+    def describe_stop(self, job_id: JobId) -> str:  # noqa: ARG002
         """Nobody sends signals here."""
-        return False
+        return ""
 
     def sample(self) -> None:
         """Read all counters; one SampleTaken answers."""

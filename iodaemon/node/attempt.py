@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.scratch import Share
-from iodaemon.node.sampler.cgroup_files import read_members
+from iodaemon.node.sampler.cgroup_files import is_frozen, read_members
 from iodaemon.node.sampler.proc_files import find_state, is_executing
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.process_tree import children_of, tree_of
 from iodaemon.supervisor.protocol import Message
 
 Launch = Mapping[str, Any]
+_MOST_LOOKS: Final = 1000
+"""Of 20 us each."""
 
 
 class Attempt:
@@ -32,7 +34,6 @@ class Attempt:
         cgroup: its own; None: there is none.
         holder: the process that holds it; None: it has a cgroup.
         is_frozen: as it was last posted.
-        is_stopped: its first process was stopped by a signal, its own or somebody's.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Attempt:
         self.runs = False
         self.cgroup: str | None = None
         self.holder: int | None = None
-        self.is_frozen = self.is_stopped = False
+        self.is_frozen = False
 
     @property
     def job_id(self) -> JobId:
@@ -67,6 +68,18 @@ class Attempt:
         if self.cgroup is not None:
             return read_members(self.cgroup)
         return [] if self.holder is None else tree_of(children_of(self.holder))
+
+    def describe_stop(self) -> str:
+        """What of it stands still, and not because iodaemon has it so; empty: nothing.
+
+        A bounded number of its processes is looked at.
+        """
+        if self.wants_still or not self.runs:
+            return ""
+        if self.cgroup is not None and is_frozen(self.cgroup):
+            return "its cgroup was frozen, not by iodaemon"
+        stopped = next((pid for pid in self.pids()[:_MOST_LOOKS] if find_state(pid) == "T"), None)
+        return "" if stopped is None else f"its process {stopped} was stopped by a signal"
 
     def describe_left(self) -> str:
         """Which processes are left after a kill, and in what state."""

@@ -207,10 +207,13 @@ class LinuxNode:
             case _:
                 assert_never(decision)
 
-    def is_stopped(self, job_id: JobId) -> bool:
-        """Whether the job's first process was stopped by a signal, its own or somebody's."""
+    def describe_stop(self, job_id: JobId) -> str:
+        """What of the job was stopped by a signal, its own or somebody's, or frozen by hand."""
         attempt = self._attempts.get(job_id)
-        return attempt is not None and attempt.is_stopped
+        try:
+            return "" if attempt is None else attempt.describe_stop()
+        except OSError:  # no descriptor is left
+            return ""
 
     def prepare(self, starts: Iterable[Start]) -> None:
         """Have their processes made while the starts are written down, but of those with
@@ -491,7 +494,6 @@ class LinuxNode:
             if attempt.shares:
                 self.scratch.follow(key, attempt.shares)
             self._tell_again(attempt)
-        attempt.is_stopped = bool(report.get("stopped"))
         if report["frozen"] != attempt.is_frozen or (is_new and adopted is not None):
             self._on_freezing(attempt, is_frozen=report["frozen"])
         if adopted is not None and adopted.state is JobState.STOPPING:

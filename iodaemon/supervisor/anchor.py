@@ -390,7 +390,6 @@ class Anchor:
             has_news |= any(ended.key is not None for ended in taken)
             if any(ended.pid == self._supervisor for ended in taken):
                 self._on_death()
-        self._reaper.stopped.clear()
         if has_news:
             reach("anchor.reaped")
             self._tell(b"ledger")

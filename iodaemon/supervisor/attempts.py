@@ -187,7 +187,7 @@ class Attempts:
                 self.look(self.all[key])
 
     def _on_children(self) -> None:
-        """A child of some kind has ended, or stopped; the next scan will find all that do."""
+        """A child of some kind has ended; the next scan will find all that do."""
         syscalls.read_signals(self._children)
         self._loop.listen(self._children, is_wanted=False)
         if not self._scan_due_s:
@@ -407,13 +407,6 @@ class Attempts:
         elif 0.0 < self._scan_due_s <= self._scanned_s:
             self._scan_due_s = 0.0
             self._loop.listen(self._children, is_wanted=True)
-        for pid, is_stopped in self._reaper.stopped.items():
-            key = self._ledger.running.get(pid)
-            if key in self.all:
-                attempt = self.all[key]
-                attempt.look = attempt.look._replace(is_stopped=is_stopped)
-                self.report(attempt)
-        self._reaper.stopped.clear()
         for ended in taken:
             if ended.key is not None and ended.key in self.all:
                 attempt = self.all[ended.key]
@@ -489,10 +482,7 @@ class Attempts:
 
     def _look_at_running(self, attempt: Attempt) -> None:
         before, key = attempt.look, attempt.key
-        found = self._means.look(key)
-        if self._means.are_children:
-            found = found._replace(is_stopped=before.is_stopped)
-        attempt.look = found
+        found = attempt.look = self._means.look(key)
         entry = self._ledger.entries[key]
         if found.is_populated:
             if found != before or not attempt.is_told:
@@ -607,7 +597,6 @@ class Attempts:
                 "start_ticks": entry.ticks,
                 "started_us": entry.started_us or None,
                 "frozen": attempt.look.is_frozen,
-                "stopped": attempt.look.is_stopped,
                 "holder": self._means.find_holder(attempt.key),
             }
         if attempt.stage not in (ENDED, LOST):

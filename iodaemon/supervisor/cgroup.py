@@ -41,11 +41,10 @@ _LEAVE_WITHIN_S: Final = 0.5
 
 
 class Look(NamedTuple):
-    """What is there of a job now. ``is_stopped``: it stopped itself, or was stopped by hand."""
+    """What is there of a job now."""
 
     is_populated: bool
     is_frozen: bool
-    is_stopped: bool = False
 
 
 class PlaceGoneError(Exception):
@@ -164,11 +163,15 @@ class Cgroups:
             PlaceGoneError: what was above it is gone.
             OSError: it cannot be made.
         """
-        with contextlib.suppress(FileExistsError):
-            try:
-                os.mkdir(self.path(key))
-            except FileNotFoundError as error:
-                raise PlaceGoneError from error
+        try:
+            os.mkdir(self.path(key))
+        except FileExistsError:
+            pass
+        except FileNotFoundError as error:
+            raise PlaceGoneError from error
+        except BlockingIOError as error:  # which elsewhere means that a socket is full
+            full = "the cgroup tree is full; raise cgroup.max.descendants above it"
+            raise OSError(errno.ENOSPC, full, self.path(key)) from error
         problems = []
         for name, value in _settings(self.controls, limits, self._most_tasks):
             try:

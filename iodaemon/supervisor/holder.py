@@ -127,7 +127,6 @@ class Holder:
             self._hear(syscalls.read_signals(self._signals))
             self._ledger.catch_up()
             taken, has_more = self._reaper.scan(_AT_ONCE)
-            self._reaper.stopped.clear()
             if not (taken or has_more or is_first_there) and self._is_over():
                 self._end()
             if self._is_wanted_still and self._silence.begins():

@@ -209,7 +209,7 @@ def explain(launch: Launch, said: Message) -> Message:
 
 def _explain_output(path: str | None, error: int) -> str:
     if error == errno.ELOOP:
-        text = "is a descriptor of the process that starts jobs, not a file; name a file"
+        text = "leads to a descriptor of the process that starts jobs, or round; name a file"
         return f"{path} {text}"
     why = {
         STRANGER: "somebody else put it there",

@@ -122,8 +122,8 @@ class Holders:
         self.lack, self.detail = lack, detail
         self.controls: tuple[str, ...] = ()
         self._ledger = ledger
-        self._held: dict[Key, tuple[set[int], bool]] = {}
-        """Of jobs that are to stand still: who was seen last, and whether it was stopped before."""
+        self._held: dict[Key, set[int]] = {}
+        """Of jobs that are to stand still: who was seen last."""
         self._killed: set[Key] = set()
         self._left_alone: set[Key] = set()
         """Jobs that outlived their holders."""
@@ -170,19 +170,13 @@ class Holders:
         if holder is None:
             return Look(is_populated=self._see_left(key), is_frozen=False)
         if key not in self._held:
-            return Look(True, is_frozen=False, is_stopped=self._is_stopped(key))  # noqa: FBT003
-        before, was_stopped = self._held[key]
+            return Look(is_populated=True, is_frozen=False)
         pids, moving = find_moving(holder)
-        is_frozen = not moving and set(pids) == before
-        self._held[key] = set(pids), was_stopped
+        is_frozen = not moving and set(pids) == self._held[key]
+        self._held[key] = set(pids)
         if moving:
             self._say(key, STAND_STILL)
-        return Look(True, is_frozen, was_stopped)  # noqa: FBT003
-
-    def _is_stopped(self, key: Key) -> bool:
-        main = self._ledger.entries[key].pid
-        state = read_state(main) if main else None
-        return state is not None and state.letter == "T"
+        return Look(is_populated=True, is_frozen=is_frozen)
 
     def _see_left(self, key: Key) -> bool:
         """Whether a killed holder left anything; it goes on."""
@@ -253,7 +247,7 @@ class Holders:
     def freeze(self, key: Key) -> None:
         """Without its holder a job goes on: nobody would continue it if this process died."""
         if key not in self._held:
-            self._held[key] = set(), self._is_stopped(key)
+            self._held[key] = set()
         self._say(key, STAND_STILL)
 
     def thaw(self, key: Key) -> None:

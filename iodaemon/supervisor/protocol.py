@@ -67,9 +67,8 @@ absent    not known here: it never ran under this ledger
 prepared  waits for ``run``; told of only in answer to ``sync``
 failed    never ran: ``code``, ``problem`` in words, ``is_lasting`` if another try is pointless
 running   ``pid``, ``start_ticks``, ``started_us`` (0, 0 and null: it was found running, and how
-          it ends will be ``lost``), ``frozen``, ``stopped`` (by itself or by hand), ``holder``
-          (the pid of what holds it; null with cgroups, and where that was killed: then it
-          cannot be frozen)
+          it ends will be ``lost``), ``frozen``, ``holder`` (the pid of what holds it; null with
+          cgroups, and where that was killed: then it cannot be frozen)
 ended     ``exit`` {code, signal}, ``use`` {read_bytes, written_bytes, calls, cpu_us,
           logical_bytes, cancelled_bytes} (``ledger.Use``), ``whole`` (False: it used at least so
           much), ``started_us``, ``ended_us``, ``memory`` (null, or of what the kernel killed for

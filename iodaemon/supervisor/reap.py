@@ -152,8 +152,6 @@ class Reaper:
         self._key_of_cgroup = key_of_cgroup
         self._only = only
         self._own_io = _open_own_io()
-        self.stopped: dict[int, bool] = {}
-        """Children seen to stop (True) or go on (False); whoever looks removes them."""
 
     def take_pidfd(self, pidfd: int, key: Key | None) -> Ended | None:
         """Take in the child of this pidfd; None: not yet, for example because it is traced.
@@ -173,17 +171,11 @@ class Reaper:
         taken: list[Ended] = []
         for _ in range(most):
             try:
-                info = os.waitid(os.P_ALL, 0, _PEEK | os.WSTOPPED | os.WCONTINUED)
+                info = os.waitid(os.P_ALL, 0, _PEEK)
             except ChildProcessError:
                 return taken, False
             if info is None:
                 return taken, False
-            if info.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED, os.CLD_CONTINUED):
-                flags = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
-                with contextlib.suppress(ChildProcessError):
-                    os.waitid(os.P_PID, info.si_pid, flags)
-                self.stopped[info.si_pid] = info.si_code == os.CLD_STOPPED
-                continue
             taken.append(self._take(info))
         return taken, True
 

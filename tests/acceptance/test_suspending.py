@@ -1,7 +1,7 @@
 """Suspend and resume from outside, by either freezer: the whole job, and the time that it takes."""
 
 import pytest
-from system import state_of, until
+from system import can_freeze_by_cgroup, cgroups_of, state_of, until
 
 pytestmark = pytest.mark.node
 
@@ -58,6 +58,30 @@ def test_a_job_that_stopped_itself_is_told_and_goes_on_with_resume(system):
 
     assert system.outcome(job) == [("FAILED", 3)]
     assert system.ledger() == ["on"]
+
+
+def test_a_job_of_which_a_part_was_stopped_is_told_and_goes_on_with_resume(system):
+    job = system.submit("sh -c 'kill -STOP $$; echo on >> ledger'; exit 3")
+    until(lambda: "stopped by a signal" in system.says("why", str(job)), "the reason")
+    system.says("resume", str(job))
+
+    assert system.outcome(job) == [("FAILED", 3)]
+    assert system.ledger() == ["on"]
+
+
+@pytest.mark.skipif(not can_freeze_by_cgroup(), reason="no cgroup of one's own here")
+def test_a_job_that_somebody_froze_is_told_and_goes_on_with_resume(plain):
+    system = plain
+    job = system.submit("echo begin >> ledger; while [ ! -e open ]; do sleep 0.02; done; exit 3")
+    until(lambda: system.ledger() == ["begin"], "begin of the job")
+    pid, *_ = until(lambda: system.job(job)["pids"], "its processes")
+    cgroups = cgroups_of(pid)
+    (max(cgroups, key=lambda path: len(path.parts)) / "cgroup.freeze").write_text("1")
+    until(lambda: "frozen, not by iodaemon" in system.says("why", str(job)), "the reason")
+    system.says("resume", str(job))
+    (system.work / "open").touch()
+
+    assert system.outcome(job) == [("FAILED", 3)]
 
 
 def test_a_job_that_stopped_itself_obeys_a_cancel(system):

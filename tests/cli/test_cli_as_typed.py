@@ -121,7 +121,10 @@ sys.exit(main())
     ended = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=False)
 
     assert (1, []) == (ended.returncode, [each for each in daemon.seen if each[0] == "POST"])
-    assert b"is no UTF-8 text; nothing was submitted" in ended.stderr
+    assert (
+        b"is no UTF-8 text: rename it, or put it into a script; nothing was submitted"
+        in ended.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +151,13 @@ def test_a_script_of_another_system_is_refused_with_the_cure(
     subprocess.run(["./job"], check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("line", ["FOO=1 true", "cd / && true", ". ./env && true"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("FOO=1 true", "cd / && true", ". ./env && true"),
+        *("gone; gone", "(gone)", "{ gone; }", "!gone", "exec gone", "module load x"),
+    ],
+)
 def test_what_a_shell_would_understand_is_pointed_to_it(iod, here, line):
     (here / "jobs").write_text(f"{line}\n")
 

@@ -51,6 +51,8 @@ def complete(tmp_path, line):
         ("iod daemon --policy dyn", {"dynamic"}),
         ("iod history --by=", {"user", "name"}),
         ("iod mode s", {"shadow"}),
+        ("iod queue -s r", {"running"}),
+        ("iod cancel ", {"last", "all"}),
         ("iod submit --io-rate=4", set()),
         ("iod nonsense --st", set()),
     ],

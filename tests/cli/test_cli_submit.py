@@ -133,7 +133,7 @@ def test_a_variable_that_is_no_text_is_left_out_and_named(iod, daemon, here, mon
         ),
         (("-n", "٣"), "--cpus: '٣' is no number of CPUs: write for example --cpus 4"),
         (("--env", "PATH"), "--env: 'PATH' has no value; write --env NAME=VALUE"),
-        (("--env", "=x"), "--env: '=x' has no value; write --env NAME=VALUE"),
+        (("--env", "=x"), "--env: '=x' has no name; write --env NAME=VALUE"),
         (("--from", "-"), "--from reads the commands from a file: leave the command away"),
     ],
 )
@@ -375,7 +375,7 @@ def test_line_ends_of_dos_are_told_of_a_script_that_is_named_without_its_place(i
 
 
 def test_from_submits_every_line_in_one_request(iod, daemon, here):
-    lines = ["# head", "", "echo 'a b' c\\ d", "  true  ", "echo a#b"]
+    lines = ["\ufeff# head", "", "echo 'a b' c\\ d", "  true  ", "echo a#b"]
     (here / "jobs.txt").write_text("\n".join(lines))
 
     result = iod("submit", "-n", "2", "--from", "jobs.txt")
@@ -386,8 +386,27 @@ def test_from_submits_every_line_in_one_request(iod, daemon, here):
     assert [spec["cpus"] for spec in specs] == [2, 2, 2]
 
 
+def test_sbatch_lines_of_a_file_of_commands_are_told(iod, daemon, here):
+    (here / "jobs.txt").write_text("true\n#SBATCH -t 1\n#SBATCH --array=1-3\ntrue\n")
+
+    result = iod("submit", "--from", "jobs.txt")
+
+    assert (result.code, result.out) == (0, "jobs 1-2\n")
+    assert "jobs.txt:2: #SBATCH is read in scripts only and has no effect" in result.err
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/2", "link"])
+def test_a_descriptor_is_no_output_file(iod, here, name):
+    (here / "link").symlink_to("/dev/stderr")
+
+    code, line = iod.fails("submit", "-o", name, "--", "true")
+
+    assert code == 1
+    assert "is a descriptor, which each process has its own of; name a file" in line
+
+
 def test_from_reads_standard_input(iod, daemon, here, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("true\ntrue\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\ufefftrue\ntrue\n"))
 
     assert iod("submit", "--parsable", "--from", "-").out == "1\n2\n"
 
@@ -402,7 +421,7 @@ def test_from_reads_standard_input(iod, daemon, here, monkeypatch):
         ("true\n\nfoo x\n", "jobs.txt:3: foo: no such command in PATH; nothing was submitted"),
         ("# only\n\n", "--from: no command in jobs.txt: write one a line; nothing was submitted"),
         ("", "--from: no command in jobs.txt: write one a line; nothing was submitted"),
-        ("true\necho \0\n", "jobs.txt:2: '\\x00' is no UTF-8 text; nothing was submitted"),
+        ("true\necho \0\n", "jobs.txt:2: '\\x00' contains a NUL byte; nothing was submitted"),
     ],
 )
 def test_a_wrong_line_is_named_and_nothing_is_submitted(iod, daemon, here, text, line):
@@ -464,7 +483,7 @@ def test_options_of_a_line_leave_its_command_to_the_shell(iod, daemon, here):
     [
         ("-J name true", "options have a command behind --, as in '-J name -- ./solve'"),
         ("-J name -- ", "options have a command behind --"),
-        ("--env A=1 -- true", "the words before -- must be options of 'iod submit'"),
+        ("--env A=1 -- true", "no option --env of one line: a line may have -J, --name, "),
         ("-n 4 make -- all", "the words before -- must be options of 'iod submit'"),
         ("-n x -- true", "--cpus: 'x' is no number of CPUs"),
     ],

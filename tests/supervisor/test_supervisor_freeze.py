@@ -15,6 +15,7 @@ import pytest
 from root_side import Daemon, RootSide, Tracer, children_of, is_alive, state_of, wait_until
 
 from iodaemon.supervisor.ledger import EXEC, Key, Record, open_ledger
+from iodaemon.supervisor.reap import is_stopped
 
 pytestmark = pytest.mark.node
 COUNT = "n=0; while :; do n=$((n+1)); echo $n > {path}.new; mv {path}.new {path}; sleep 0.005; done"
@@ -141,12 +142,12 @@ def test_a_job_in_hundreds_of_groups_is_held_continued_and_killed(root: RootSide
     path = root.directory / "begun"
     pid = daemon.run("1.1", sys.executable, "-c", IN_MANY_GROUPS, str(path))["pid"]
     wait_until(path.exists)
-    for number, is_stopped in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
-        os.kill(pid, number)
-        daemon.await_state("1.1", "running", stopped=is_stopped)
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: is_stopped(pid))
     hold(daemon)
     daemon.say("thaw", key="1.1")
     daemon.await_state("1.1", "running", frozen=False)
+    wait_until(lambda: not is_stopped(pid))
     daemon.say("kill", key="1.1")
 
     assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]

@@ -225,6 +225,21 @@ def test_the_cgroup_tree_is_removed_under_it(make_root: Callable[..., RootSide])
     assert 3 == daemon.await_state("1.1", "ended")["exit"]["code"]
 
 
+def test_a_full_cgroup_tree_fails_the_start_in_words_and_keeps_nobody_busy(
+    make_root: Callable[..., RootSide],
+) -> None:
+    root = make_root("cgroup")
+    daemon = root.connect()
+    (root.cgroup / "jobs" / "cgroup.max.descendants").write_text("0")
+    failed = daemon.run("1.1", "true")
+    (root.cgroup / "jobs" / "cgroup.max.descendants").write_text("max")
+    daemon.start("1.2", "true")
+
+    assert (failed["state"], failed["code"]) == ("failed", "system")
+    assert "raise cgroup.max.descendants" in failed["problem"]
+    assert daemon.await_state("1.2", "ended")["exit"]["code"] == 0
+
+
 def test_limits_are_written_where_a_controller_is_delegated(tmp_path: Path) -> None:
     """No controller can be had on most machines that tests run on: a directory stands for it."""
     cgroups = Cgroups(str(tmp_path))

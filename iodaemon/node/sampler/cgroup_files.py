@@ -3,7 +3,8 @@
 =================== ============ ========== ==================================================
 file                since Linux  controller documentation
 =================== ============ ========== ==================================================
-cgroup.procs        4.5          none       Documentation/admin-guide/cgroup-v2.rst
+cgroup.events       4.5          none       Documentation/admin-guide/cgroup-v2.rst
+cgroup.procs        4.5          none       the same
 cgroup.stat         4.14         none       the same
 cpu.stat            4.15         none       the same, "CPU Interface Files"
 io.stat             4.5          io         the same, "IO Interface Files"
@@ -104,6 +105,14 @@ def read_members(cgroup: str) -> list[int]:
         except (NoData, OSError):  # it is gone
             continue
     return pids
+
+
+def is_frozen(cgroup: str) -> bool:
+    """Whether all of it stands still; False if it is gone, or of a kernel before Linux 5.2."""
+    try:
+        return find_count(read_file(f"{cgroup}/cgroup.events"), b"frozen") == 1
+    except (NoData, OSError):
+        return False
 
 
 def parse_procs(text: bytes) -> list[int]:

@@ -200,8 +200,8 @@ class _Hold(Action):
     async def refuse(self, job: Job) -> None:
         if job.state.is_final or job.state is JobState.STOPPING:
             raise Conflict(f"job {job.id} is {job.state}; there is nothing to {self.right}")
-        is_stopped = job.user_hold or self.driver.backend.is_stopped(job.id)
-        if not self.is_suspend and not is_stopped:
+        is_still = job.user_hold or self.driver.backend.describe_stop(job.id)
+        if not self.is_suspend and not is_still:
             raise Conflict(f"job {job.id} is {job.state} and nobody suspended it: see 'iod show'")
 
     def event(self, job: Job, actor: Actor) -> ev.Event:

@@ -49,9 +49,8 @@ async def tell_why(context: Context, _: web.Request, job: Job) -> web.Response:
     is_so = told.is_so
     if (stage := find_stage(job, context.outputs)) is not None:
         is_so += f"; {STAGES[stage]}"
-    if job.is_live and context.driver.backend.is_stopped(job.id):
-        cure = f"'iod resume {job.id}' lets it go on"
-        is_so += f"; its first process was stopped by a signal: {cure}"
+    if job.is_live and (stop := context.driver.backend.describe_stop(job.id)):
+        is_so += f"; {stop}: 'iod resume {job.id}' lets it go on"
     steps = await asyncio.to_thread(_life, context.journal, job.id)
     return json_answer(
         {
