@@ -270,12 +270,12 @@ STOPS_ONCE_MORE = ["script", "-qec", "kill -STOP $$; sleep 0.5; exit 5", "/dev/n
 
 @pytest.mark.parametrize("words", [STOPS_ITSELF, STOPS_ONCE_MORE], ids=lambda words: words[0])
 @pytest.mark.parametrize("by", ["thaw", "signal"])
-def test_a_job_that_stops_itself_is_told_and_continued(
+def test_a_job_that_stops_itself_is_continued_by_a_wish_alone(
     by: str, words: list[str], root: RootSide
 ) -> None:
     daemon = root.connect()
     pid = daemon.run("1.1", *words)["pid"]
-    daemon.await_state("1.1", "running", stopped=True)
+    wait_until(lambda: state_of(pid) == "T")
     hold(daemon)
     daemon.sync(**{"1_1": "run"})
     daemon.await_state("1.1", "running", frozen=False)
