@@ -179,7 +179,7 @@ def test_without_a_daemon_all_run_on(means: str, make_root: Callable[..., RootSi
 def test_with_a_daemon_that_says_nothing_all_run_on(
     means: str, make_root: Callable[..., RootSide]
 ) -> None:
-    root = make_root(means, grace_s=0.3)
+    root = make_root(means, grace_s=1.0)
     daemon = root.connect()
     path = start_counting(root, daemon)
     hold(daemon)
