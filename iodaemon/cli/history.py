@@ -59,7 +59,9 @@ LIMIT: Final = 100
 def _moved(key: str) -> Callable[[Any], str]:
     def cell(job: Any) -> str:
         size: int | None = job[key]
-        return _unknown(job) if size is None else format_bytes(size)
+        if size is None:
+            return _unknown(job)
+        return format_bytes(size) + ("+" if job.get("io_at_least") else "")
 
     return cell
 
@@ -176,8 +178,9 @@ def history(
     (its first moment), '2026-11-21 12:00', today or yesterday.
 
     SUSP is time in which it stood still; EXPECTED what its I/O was expected to be over what it
-    was; IO/s what a running job read and wrote on average. A narrow terminal leaves out COMMAND,
-    EXPECTED, USER, SUSP, READ, WRITTEN and ENDED, in this order.
+    was; IO/s what a running job read and wrote on average. A + stands behind what was at least so
+    much. A narrow terminal leaves out COMMAND, EXPECTED, USER, SUSP, READ, WRITTEN and ENDED, in
+    this order.
 
     SLOWDOWN is the mean time from submission to end over the run time (of runs of less than 10 s,
     over 10 s), FAIR how evenly it is spread over the jobs: 1: all alike, 1/n: one of n has it all.

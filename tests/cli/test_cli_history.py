@@ -32,7 +32,14 @@ def sums(daemon, *rows, **total):
 def test_the_history_has_titles_and_a_row_for_each_ended_job(iod, daemon):
     daemon.add(
         job(6, "FAILED", exit_code=3, suspended_io_s=60.0, suspended_user_s=1.0),
-        job(7, "COMPLETED", read_bytes=3 << 30, written_bytes=0, expected_ratio=0.0423),
+        job(
+            7,
+            "COMPLETED",
+            read_bytes=3 << 30,
+            written_bytes=0,
+            io_at_least=True,
+            expected_ratio=0.0423,
+        ),
         job(8),
     )
 
@@ -42,7 +49,7 @@ def test_the_history_has_titles_and_a_row_for_each_ended_job(iod, daemon):
     first, second = (row.split() for row in rows)
     assert first[:4] == ["6", "job6", "ann", "F"]
     assert first[6:] == ["1:05", "1:01", "1000", "B", "?", "1.2x", "3", "sleep", "10"]
-    assert second[6:] == ["1:05", "0:00", "3", "GiB", "0", "B", "0.042x", "0", "sleep", "10"]
+    assert second[6:] == ["1:05", "0:00", "3", "GiB+", "0", "B+", "0.042x", "0", "sleep", "10"]
 
 
 def test_no_header_leaves_rows_alone(iod, daemon):

@@ -109,6 +109,12 @@ def test_an_unknown_query_key_is_refused_by_name(served, target, key):
     assert f"'{key}'" in message
 
 
+def test_a_query_key_that_is_given_twice_is_refused(served):
+    status, _, message = served.ask("GET", "/v1/jobs?limit=1&limit=2").error
+
+    assert (400, "limit is given more than once; write it once") == (status, message)
+
+
 def test_known_query_keys_are_taken(served):
     job_id = served.ended()
     selectors = "&".join(f"{key}=" for key in SELECTOR_KEYS[:3])

@@ -12,6 +12,7 @@ import pytest
 from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from multidict import MultiDict
 from served import Served
 
@@ -179,6 +180,7 @@ def test_a_hand_made_set_adds_up():
         ended(3, S.TIMEOUT, run_s=60.0, io=moved(None, None)),
         ended(4, S.CANCELLED, started_s=None),
         ended(5, S.LOST, uid=0, run_s=1.0, io=moved(GIB, None)),
+        ended(6, uid=UID + 1, run_s=1.0, io=replace(moved(GIB, 0), at_least=True)),
     ]
 
     rows, total = added_up(jobs)
@@ -199,6 +201,9 @@ def test_a_hand_made_set_adds_up():
         "mean_slowdown": pytest.approx(5.0),  # 100 s over 10, 30 and 60
         "jain_index": pytest.approx(15.0**2 / (3 * (10.0**2 + (10 / 3) ** 2 + (5 / 3) ** 2))),
     }
+    at_least = rows[str(UID + 1)]
+    assert (GIB, 1) == (at_least["read_bytes"], at_least["unknown_io_jobs"])
+    assert at_least["bandwidth_bytes_per_s"] is None
     assert [1, 1, GIB, None, 1, float(GIB)] == [
         rows["root"][key]
         for key in (
@@ -206,7 +211,7 @@ def test_a_hand_made_set_adds_up():
             "bandwidth_bytes_per_s",
         )
     ]
-    assert [5, 3, 4 * GIB, 5 * GIB / 41.0] == [
+    assert [6, 3, 5 * GIB, 5 * GIB / 41.0] == [
         total[key] for key in ("jobs", "failed", "read_bytes", "bandwidth_bytes_per_s")
     ]
     assert "key" not in total

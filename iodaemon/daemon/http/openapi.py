@@ -65,7 +65,9 @@ def _operation(route: Route, schema_of: dict[int, dict[str, Any]]) -> dict[str, 
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
-        body = {"application/json": {"schema": schema_of[id(route.body)]}}
+        body: dict[str, Any] = {"application/json": {"schema": schema_of[id(route.body)]}}
+        if route.reads_body:
+            body[LINES] = {"schema": {"type": "string"}}
         operation["requestBody"] = {"content": body, "required": _is_required(route.body)}
     return operation
 

@@ -75,7 +75,7 @@ class Route(NamedTuple):
         query: the keys that its query may have.
         right: what the caller must be allowed to do, with the job where the path names one.
         body: the type of its body. None: it has none.
-        reads_body: the handler reads the body itself.
+        reads_body: the handler reads the body itself, which may be in lines.
         headers: of the request, that mean something.
         statuses: of an answer.
     """
@@ -108,7 +108,10 @@ class Route(NamedTuple):
             RequestError: names the key, or the value that means nothing.
         """
         for name, value in request.query.items():
-            if name not in self.query:
+            is_known = name in self.query
+            if is_known and len(request.query.getall(name)) > 1 and not KEYS[name].may_repeat:
+                raise RequestError(f"{name} is given more than once; write it once")
+            if not is_known:
                 takes = f"it takes {', '.join(sorted(self.query)) or 'none'}"
                 raise RequestError(
                     f"{request.method} {request.path}: no query key {name[:_LONGEST]!r}; {takes}"

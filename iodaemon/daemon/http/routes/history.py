@@ -79,9 +79,9 @@ class Tally:
         total["suspended_user_s"] += job.suspended_user_s
         total["read_bytes"] = _plus(total["read_bytes"], job.io.read_bytes)
         total["written_bytes"] = _plus(total["written_bytes"], job.io.written_bytes)
-        is_known = None not in (job.io.read_bytes, job.io.written_bytes)
+        is_known = None not in (job.io.read_bytes, job.io.written_bytes) and not job.io.at_least
         total["unknown_io_jobs"] += job.started_s is not None and not is_known
-        if job.io.total_bytes is not None:
+        if job.io.total_bytes is not None and not job.io.at_least:
             self._moved_bytes += job.io.total_bytes
             self._moving_s += job.run_s
         turnaround_s = measure.turnaround_s(job)
