@@ -16,7 +16,7 @@ from iodaemon.doctor.child import a_child
 from iodaemon.doctor.finding import NO_VALUES, Finding, Values, lacking, ok
 from iodaemon.doctor.scratch import scratch_cgroup
 from iodaemon.node.feature import CONTROLS
-from iodaemon.node.root_side import NO_HIERARCHY, UNDELEGATED, UNUSABLE, find_lack
+from iodaemon.node.root_side import NO_HIERARCHY, UNDELEGATED, UNIFIED, UNUSABLE, find_lack
 from iodaemon.node.sampler.proc_files import read_mounts
 from iodaemon.supervisor import cgroup, systemd
 
@@ -154,9 +154,5 @@ def _judge_controllers(reading: Reading) -> Finding:
         f"{' '.join(there) or 'none'} of {' '.join(names)}{v1}",
         values,
         cost="; ".join(f"no {each.name}: {each.cost}" for each in missing),
-        remedy=(
-            "boot with systemd.unified_cgroup_hierarchy=1"
-            if reading.has_v1
-            else f"systemd: Delegate={' '.join(names)}"
-        ),
+        remedy=(UNIFIED if reading.has_v1 else f"systemd: Delegate={' '.join(names)}"),
     )

@@ -28,7 +28,10 @@ BY_SIGNALS: Final = (
 """What it costs to do without a cgroup."""
 NO_HIERARCHY, UNUSABLE, UNDELEGATED = "no_hierarchy", "unusable", "undelegated"
 """Words of ``lack`` (``supervisor.protocol``)."""
-_UNIFIED: Final = "boot with systemd.unified_cgroup_hierarchy=1"
+UNIFIED: Final = (
+    "mount cgroup v2 without version 1 beside it (where systemd runs the machine: boot with "
+    "systemd.unified_cgroup_hierarchy=1)"
+)
 _ANEW: Final = f"'systemctl stop {SCOPE}' when no job runs; the supervisor makes it anew, delegated"
 _DELEGATE: Final = (
     "write Delegate=yes into [Service] of the daemon's unit and start it again, or run it by "
@@ -123,5 +126,5 @@ def find_lack(said: Mapping[str, Any]) -> Lack | None:
         cost = "systemd holds the cgroup for its own, and may remove or change what is made in it"
         return Lack(cost, better)
     if lack in (NO_HIERARCHY, UNUSABLE):
-        return Lack(BY_SIGNALS, _UNIFIED if lack == NO_HIERARCHY else better)
+        return Lack(BY_SIGNALS, UNIFIED if lack == NO_HIERARCHY else better)
     return None
