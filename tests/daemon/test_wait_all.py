@@ -86,7 +86,7 @@ def test_it_says_from_when_on_it_looks(served, capsys):
     told = capsys.readouterr()
 
     assert 0 == code
-    assert "1 job not ended, or submitted since " in told.err
+    assert "waiting for 1 job: all unfinished, and those submitted since " in told.err
     assert 0 == wait_all(served)
 
 

@@ -151,7 +151,7 @@ def test_policies_are_looked_up_in_the_users_the_systems_and_the_shipped_folder(
     [
         ("", "{path}: 'admission' is missing; add it"),
         ("sauce = 1", "{path}: unknown key 'sauce'; did you mean 'source'?"),
-        ("admission = 1\nregulation = 2", "{path}: admission: expected object, got int, is 1"),
+        ("admission = 1\nregulation = 2", "{path}: admission must be a table, not a whole number"),
         ("[admission]\n[regulation]", '{path} [admission]: needs rule = "NAME", has None'),
         (MINIMAL.replace("fcfs", "fcsf"), "{path} [admission]: unknown admission rule 'fcsf'; did"),
         (MINIMAL + 'io_bond = "1"', "{path} [regulation]: unknown key 'io_bond'; did you mean"),
@@ -159,7 +159,7 @@ def test_policies_are_looked_up_in_the_users_the_systems_and_the_shipped_folder(
         (MINIMAL + "io_bound = 0", "{path} [regulation]: io_bound is 0; it must be above 0"),
         (MINIMAL + "timeslice = 0", "{path} [regulation]: timeslice is 0; it must be above 0"),
         ("max_suspend = 0\n" + MINIMAL, "{path}: max_suspend must be above 0; 'none' lifts"),
-        ("source = 1\n" + MINIMAL, "{path}: source: expected str, got int, is 1"),
+        ("source = 1\n" + MINIMAL, "{path}: source must be a text, not a whole number"),
         (JUDGED + "high_wait = 1e400", "{path} [regulation]: high_wait is inf; write a finite"),
         (
             PACKED + "stretch_bound = inf",
