@@ -270,7 +270,7 @@ def test_an_error_in_an_option_names_the_options(tmp_path):
         ({"topology": {"sockets": ["3-1"]}}, "'3-1' has no CPUs in '3-1'"),
         ({"topology": {"sockets": ["0-99999999999"]}}, "has no CPUs in"),
         ({"retain": "soon"}, "retain: 'soon' is not a duration"),
-        ({"regulation": {"io_bound": [1]}}, "regulation must be true or false or a whole"),
+        ({"regulation": {"io_bound": [1]}}, "regulation.io_bound must be true or false or a whole"),
     ],
 )
 def test_what_cannot_work_is_refused(overrides, message):

@@ -43,7 +43,7 @@ def check_config(session: Session, as_json: AsJson = OFF) -> int:
     """Check what a daemon that is started now would read.
 
     It checks what that daemon checks before it serves: policy, sockets, storage tiers and their
-    disks. It starts nothing. The exit code is 78 if something is wrong. Directories, journal and
+    disks. It starts nothing. The exit code is 1 if something is wrong. Directories, journal and
     supervisor are checked by 'iod doctor'.
     """
     from iodaemon.daemon.preflight import Preflight
@@ -65,7 +65,7 @@ def check_config(session: Session, as_json: AsJson = OFF) -> int:
         print("\n".join(map(printable, problems or [right])))
     for note in notes:
         output.say(printable(note))
-    return ExitCode.HOPELESS if problems else ExitCode.OK
+    return ExitCode.REFUSED if problems else ExitCode.OK
 
 
 @verb(configs, "reload")

@@ -135,6 +135,12 @@ def _problem(error: Exception, key: str, value: object, type_: Any) -> str:
         ):
             shown = str(value).lower() if isinstance(value, bool) else repr(value)
             return f"{key}: {shown} is none of {', '.join(map(repr, get_args(choice)))}"
+    if isinstance(value, Mapping):  # msgspec does not say which of its values
+        for name, each in value.items():
+            try:
+                msgspec.convert({name: each}, type_)
+            except msgspec.ValidationError as inner:
+                return explain(str(inner), root=f"{key}.{name}", types=_TYPES).message
     return explain(str(error), root=key, types=_TYPES).message
 
 

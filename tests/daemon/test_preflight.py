@@ -163,7 +163,7 @@ def test_all_that_is_wrong_is_told_at_once_the_daemons_reason_first(home):
 def test_a_right_configuration_is_called_so_and_nothing_is_made(home):
     home.write(TIER.format("", home.path / "disk"))
 
-    assert (0, f"the configuration is right ({home.file})\n", "") == home.iod("config", "check")
+    assert (0, f"the configuration is valid ({home.file})\n", "") == home.iod("config", "check")
     assert {"problems": []} == json.loads(home.iod("config", "check", "--json")[1])
     assert not home.state.exists()
     assert not home.runtime.exists()
@@ -177,7 +177,7 @@ def test_a_simulated_node_has_neither_this_machines_disks_nor_its_sockets(home):
     with daemon(home.state, home.runtime, "--config", str(home.file)) as (client, _):
         disks = client.node()["disks"]
 
-    assert (0, f"the configuration is right ({home.file})\n", "") == checked
+    assert (0, f"the configuration is valid ({home.file})\n", "") == checked
     assert ["/nowhere"] == [disk["path"] for disk in disks]
 
     home.write(pretended.format('rule = "nonsense"', "/nowhere"))
@@ -228,7 +228,7 @@ def test_a_disk_that_users_cannot_reach_is_told_of_the_service_as_in_its_log(dis
         finally:
             place.chmod(0o755)
 
-    assert (0, f"the configuration is right ({service.config})\n") == reachable
+    assert (0, f"the configuration is valid ({service.config})\n") == reachable
     assert (1, told) == (fenced[0], set(fenced[1].splitlines()))
     assert [True] * 2 == [f"'chmod o+x {place}'" in line for line in told]
 
@@ -245,7 +245,7 @@ def test_a_policy_of_roots_own_is_none_of_the_services(home):
     home.environment["HOME"] = "/"
     code, _, complaint = home.iod("daemon", "--system")
 
-    assert (0, f"the configuration is right ({home.file})\n", "") == own
+    assert (0, f"the configuration is valid ({home.file})\n", "") == own
     assert (1, f"iod: {checked[1]}") == (code, complaint)
     assert 1 == checked[0]
     assert complaint.startswith("iod: no policy 'mine' in /etc/iodaemon/policies, ")

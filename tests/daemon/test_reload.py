@@ -83,7 +83,7 @@ def test_what_changed_is_told_in_force_and_kept(place):
     ("text", "problem"),
     [
         ('cancel_grace = "20 s"\n[users]\nmax_running = 0\n', "max_running is 0"),
-        ("\xff\xfe", "no valid TOML"),
+        ("\xff\xfe", "is no UTF-8 text"),
     ],
 )
 def test_a_file_with_an_error_changes_nothing_and_is_one_line(place, text, problem):

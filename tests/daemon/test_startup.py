@@ -276,7 +276,7 @@ def test_a_directory_in_place_of_the_socket_is_refused(places, cannot_start):
         ('[topology]\nsockets = ["0-3", "2"]', "CPU 2 is in '0-3' and in '2'"),
         ("[topology]\noversubscribe = 0", "oversubscribe"),
         ("what = is this", "no valid TOML"),
-        ("\xff", "no valid TOML"),
+        ("\xff", "is no UTF-8 text"),
     ],
 )
 def test_a_wrong_configuration_is_told_with_its_key(cannot_start, tmp_path, text, expected):

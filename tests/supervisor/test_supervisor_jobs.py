@@ -269,7 +269,7 @@ def test_a_descriptor_is_no_output_file(path: str, make_root: Callable[..., Root
 
     assert ("output", True) == (
         report["code"],
-        "is a descriptor of the process" in report["problem"],
+        "leads to a descriptor of the process" in report["problem"],
     )
     assert before == root.log.read_bytes()
 
