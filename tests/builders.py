@@ -5,7 +5,6 @@ from types import MappingProxyType
 from typing import Any
 
 from iodaemon.core import event as ev
-from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import (
     AdmissionPlan,
@@ -21,6 +20,7 @@ from iodaemon.core.decision import (
     Suspend,
 )
 from iodaemon.core.job import LIVE, SUSPENDED, Exit, IoTotals, Job, JobId, JobSpec, JobState, Reason
+from iodaemon.core.meter import DeviceLoad
 from iodaemon.core.platform import Device, DeviceId, Partition, PartitionId, Platform, Slot, SlotId
 from iodaemon.core.rule import Rules
 from iodaemon.core.sample import DeviceCounters, JobCounters, Sample

@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.core import event as ev
-from iodaemon.core.allotting import NO_SPACE_AT_ALL
 from iodaemon.core.decision import (
     AdmissionPlan,
     Kill,
@@ -24,20 +23,17 @@ from iodaemon.core.decision import (
     Suspend,
     start_of,
 )
+from iodaemon.core.handlers import end_keeping, end_overfull, grant, react, wait_ends_s
 from iodaemon.core.job import SUSPENDED, Job, JobId, JobState, Reason
-from iodaemon.core.output_cap import end_overfull
-from iodaemon.core.phase import grant, wait_ends_s
-from iodaemon.core.react import react
+from iodaemon.core.limits import StartGate
 from iodaemon.core.regulator import Regulator
 from iodaemon.core.rule import Explaining, Mode, Rules
 from iodaemon.core.rule_call import Limit, ask_admission, no_limit
 from iodaemon.core.rule_error import FROM_A_RULE, RuleError, RuleFault, rule_error
-from iodaemon.core.scratch_life import end_keeping
-from iodaemon.core.start_gate import StartGate
 from iodaemon.core.state import State, with_fields
 from iodaemon.core.state_view import StateView
 from iodaemon.core.step import Step
-from iodaemon.core.stock import StockDraft
+from iodaemon.core.stock import NO_SPACE_AT_ALL, StockDraft
 
 WALLTIME_GRACE_S: Final = 10.0
 """From SIGTERM to SIGKILL for a job past a limit (the CLI's default for cancel as well)."""

@@ -11,9 +11,9 @@ from typing import Final, Protocol
 
 from iodaemon.core.decision import StartLimit
 from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.limits import needed_bytes
 from iodaemon.core.platform import PartitionId, Platform
-from iodaemon.core.size import told_bytes
-from iodaemon.core.start_gate import needed_bytes
+from iodaemon.core.words import told_bytes
 
 NO_SLOTS: Final = "Slots"
 """The code of a placement rule's reason where no socket has a free slot for the job."""

@@ -12,10 +12,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from iodaemon.core.job import Job, JobId, JobKind, JobState, Reason
+from iodaemon.core.job import Job, JobId, JobKind, JobState, Reason, Share, TierName
 from iodaemon.core.platform import DeviceId, PartitionId, SlotId
 from iodaemon.core.rule_error import RuleFault
-from iodaemon.core.scratch import Share, TierName
 
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 

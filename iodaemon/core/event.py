@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobKind
+from iodaemon.core.job import DiskId, Exit, IoTotals, Job, JobId, JobKind, Staged
+from iodaemon.core.limits import Sharing
 from iodaemon.core.platform import Device
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.sample import Sample
-from iodaemon.core.scratch import DiskId, Staged
-from iodaemon.core.sharing import Sharing
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -123,7 +123,7 @@ class Lessons:
 
 
 def uid_of(kind: JobKind) -> int:
-    """Whose jobs they are; see ``signature.kind_of``."""
+    """Whose jobs they are; see ``similarity.kind_of``."""
     return int(kind.partition(" ")[0])
 
 

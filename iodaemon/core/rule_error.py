@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.core.condition import rule_failed
 from iodaemon.core.error import IodaemonError
-from iodaemon.core.scratch import TierName
+from iodaemon.core.job import TierName
+from iodaemon.core.words import rule_failed
 
 
 class RuleTimeout(BaseException):

@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.bandwidth import Meter
 from iodaemon.core.decision import (
     Capped,
     Evidence,
@@ -24,22 +23,28 @@ from iodaemon.core.decision import (
     TrialStep,
     clearing_of,
 )
-from iodaemon.core.drain import Drain
 from iodaemon.core.error import InvariantError
-from iodaemon.core.experience import Experience
 from iodaemon.core.footprint import job_bytes
-from iodaemon.core.invariant import check_job, claim
-from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobKind, JobState, Reason
+from iodaemon.core.forecast import Outlook, Recollection
+from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobKind, JobState, Prediction, Reason
 from iodaemon.core.lessons import Lessons
-from iodaemon.core.outlook import Outlook
+from iodaemon.core.lifecycle import check_job, claim
+from iodaemon.core.limits import (
+    Drain,
+    Sharing,
+    Users,
+    after_end,
+    after_start,
+    needed_bytes,
+    share_of,
+    why_infeasible,
+    why_not_ready,
+)
+from iodaemon.core.meter import Meter
 from iodaemon.core.platform import Partition, PartitionId, Platform, SlotId
-from iodaemon.core.prediction import Prediction
-from iodaemon.core.sharing import Sharing, Users
-from iodaemon.core.signature import kind_of
-from iodaemon.core.start_gate import after_end, after_start, needed_bytes, share_of
+from iodaemon.core.similarity import kind_of
 from iodaemon.core.stock import Stock
-from iodaemon.core.tier import Tier
-from iodaemon.core.unready import why_never, why_not_ready
+from iodaemon.core.storage import Tier
 
 KEPT_FINISHED: Final = 1000
 """Finished jobs kept in memory; the journal keeps all of them for ``retain``."""
@@ -76,7 +81,7 @@ class State:
         tiers: Sequence[Tier] = (),
         *,
         kept_finished: int = KEPT_FINISHED,
-        experience: Experience | None = None,
+        experience: Recollection | None = None,
         sharing: Sharing | None = None,
     ) -> None:
         self.platform = platform
@@ -244,7 +249,7 @@ class State:
             return self.waits.get(job_id) or Reason(code=TURN, text="waits for its turn to do I/O")
         if job.state is not JobState.PENDING:
             return None
-        if (never := why_never(self.platform, self.stock, job)) is not None:
+        if (never := why_infeasible(self.platform, self.stock, job)) is not None:
             return never
         if self.starts_blocked:
             return Reason(code="Blocked", text=self.starts_blocked)
@@ -450,7 +455,7 @@ class State:
 
     def _note_readiness(self, job: Job) -> None:
         is_ready = why_not_ready(job) is None
-        if is_ready and why_never(self.platform, self.stock, job) is None:
+        if is_ready and why_infeasible(self.platform, self.stock, job) is None:
             self._unready.pop(job.id, None)
         else:
             self._unready[job.id] = None

@@ -5,19 +5,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 
-from iodaemon.core.bandwidth import Bandwidth, DeviceLoad
 from iodaemon.core.decision import AdmissionPlan, Cap, Lesson, StartLimit
-from iodaemon.core.job import Job, JobId, JobKind, JobState
+from iodaemon.core.job import Job, JobId, JobKind, JobState, Prediction, TierName
 from iodaemon.core.lessons import says_of_limit
+from iodaemon.core.meter import Bandwidth, DeviceLoad
 from iodaemon.core.platform import DeviceId, PartitionId, Platform
-from iodaemon.core.prediction import Prediction
 from iodaemon.core.rule import Rules
 from iodaemon.core.sample import JobCounters, NodeCounters
-from iodaemon.core.scratch import TierName
 from iodaemon.core.state import State
 from iodaemon.core.stock import StockDraft
-from iodaemon.core.storage import StorageView
-from iodaemon.core.tier import Tier
+from iodaemon.core.storage import StorageView, Tier
 from iodaemon.core.view import Draft
 
 

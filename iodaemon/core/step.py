@@ -1,6 +1,6 @@
 """What one step has come to so far: the only hand that changes the state.
 
-Handlers (``react``) and the controller write through it, so that every change is in the plan.
+The handlers and the controller write through it, so that every change is in the plan.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from types import MappingProxyType
 
 import msgspec
 
-from iodaemon.core.charge import slow_tier_s
 from iodaemon.core.decision import (
     ACTED,
     Cap,
@@ -27,9 +26,10 @@ from iodaemon.core.decision import (
     TrialStep,
 )
 from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobKind, JobState, Reason
-from iodaemon.core.life import moved, renewed
+from iodaemon.core.lifecycle import moved, renewed
 from iodaemon.core.rule_error import RuleFault
 from iodaemon.core.state import State, with_fields
+from iodaemon.core.storage import slow_tier_s
 
 _NO_LESSONS: Mapping[JobKind, Lesson | None] = MappingProxyType({})
 

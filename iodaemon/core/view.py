@@ -11,18 +11,15 @@ from typing import Protocol
 
 import msgspec
 
-from iodaemon.core.bandwidth import Bandwidth, DeviceLoad
 from iodaemon.core.core_draft import NO_SLOTS, CoreDraft
 from iodaemon.core.decision import Cap, Lesson, Placed, StartLimit
-from iodaemon.core.job import Job, JobId, JobKind, Reason
+from iodaemon.core.job import Job, JobId, JobKind, Prediction, Reason, Share, TierName
+from iodaemon.core.meter import Bandwidth, DeviceLoad
 from iodaemon.core.platform import DeviceId, PartitionId, Platform
-from iodaemon.core.prediction import Prediction
 from iodaemon.core.rule_error import FROM_A_RULE, BadAnswer, rule_error
 from iodaemon.core.sample import JobCounters, NodeCounters
-from iodaemon.core.scratch import Share, TierName
 from iodaemon.core.stock import StockDraft
-from iodaemon.core.storage import StorageView
-from iodaemon.core.tier import Tier
+from iodaemon.core.storage import StorageView, Tier
 
 
 class View(Protocol):

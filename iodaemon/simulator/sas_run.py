@@ -16,18 +16,25 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.decision import Cap, Lesson, StartLimit
-from iodaemon.core.job import Job, JobId, JobKind, JobSpec, JobState
+from iodaemon.core.job import (
+    UNKNOWN,
+    Job,
+    JobId,
+    JobKind,
+    JobSpec,
+    JobState,
+    Prediction,
+    ScratchRequest,
+    TierName,
+)
+from iodaemon.core.meter import DeviceLoad
 from iodaemon.core.platform import DeviceId, PartitionId, Platform
-from iodaemon.core.prediction import UNKNOWN, Prediction
 from iodaemon.core.rule import Admission
 from iodaemon.core.sample import NodeCounters
-from iodaemon.core.scratch import ScratchRequest, TierName
-from iodaemon.core.signature import kind_of
+from iodaemon.core.similarity import kind_of
 from iodaemon.core.stock import Stock, StockDraft
-from iodaemon.core.storage import StorageView
-from iodaemon.core.tier import Tier
+from iodaemon.core.storage import StorageView, Tier
 from iodaemon.core.view import Draft
 from iodaemon.policy.placement import least_io
 from iodaemon.simulator.sas import FAST, SasJob, Site

@@ -3,8 +3,8 @@
 import pytest
 from builders import MB, counters, sample
 
-from iodaemon.core.bandwidth import Meter, device_load, job_bandwidth
 from iodaemon.core.job import JobId
+from iodaemon.core.meter import Meter, device_load, job_bandwidth
 from iodaemon.core.sample import DeviceCounters
 
 WRAP_MS = 2**32

@@ -6,8 +6,8 @@ from builders import device_load
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.core.congestion import Sense, look
-from iodaemon.core.service import LoneTimes, ServiceTimes
+from iodaemon.core.meter import Sense, look
+from iodaemon.core.platform import LoneTimes, ServiceTimes
 
 
 def seen(sense, *, queue, requests_per_s=1000.0, size=131072):

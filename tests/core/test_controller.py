@@ -22,8 +22,8 @@ from builders import (
 from iodaemon.core import event as ev
 from iodaemon.core.decision import RegulationPlan, Reject, Resume, Start, Suspend
 from iodaemon.core.error import InvariantError
+from iodaemon.core.handlers import START_RETRY_S
 from iodaemon.core.job import Exit, IoTotals, JobId, JobState
-from iodaemon.core.react import START_RETRY_S
 
 
 def start_failed(at_s, job_id=1, attempt=1, exit_code=None):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.core.fading import HALF_LIFE_S, KEPT, Fading
+from iodaemon.core.forecast import HALF_LIFE_S, KEPT, Fading
 
 VALUES = st.floats(-100.0, 100.0)
 TIMES = st.floats(0.0, 400 * 86400.0)

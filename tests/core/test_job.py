@@ -5,7 +5,7 @@ from builders import job, reason
 
 from iodaemon.core.error import TransitionError
 from iodaemon.core.job import Exit, IoTotals, JobState
-from iodaemon.core.life import moved
+from iodaemon.core.lifecycle import moved
 
 LIFE = {
     "H": "PD CA",

@@ -12,7 +12,7 @@ from iodaemon.core.job import Exit, JobId, JobKind
 from iodaemon.core.lessons import Lessons, uid_of
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import JobCounters
-from iodaemon.core.signature import kind_of
+from iodaemon.core.similarity import kind_of
 from iodaemon.core.state_view import StateView
 
 KIND = JobKind("1000 like:true")

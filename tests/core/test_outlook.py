@@ -5,13 +5,12 @@ import pytest
 from builders import counters, exited, job, sample, started, submitted
 from builders import platform as machine
 
-from iodaemon.core.bandwidth import Meter
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import AdmissionPlan, Placed
-from iodaemon.core.job import JobId, JobState, Reason
-from iodaemon.core.outlook import Outlook
+from iodaemon.core.forecast import Outlook
+from iodaemon.core.job import UNKNOWN, JobId, JobState, Prediction, Reason
+from iodaemon.core.meter import Meter
 from iodaemon.core.platform import PartitionId
-from iodaemon.core.prediction import UNKNOWN, Prediction
 from iodaemon.core.state import State
 
 LEARNED = Prediction(rate_bytes_per_s=7.0, confidence=0.9, source="learned")

@@ -3,10 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.core.book import LEAST_CONFIDENCE, Answer
-from iodaemon.core.prediction import Prediction
-from iodaemon.core.recollection import FAR_SURER, preferred
-from iodaemon.core.signature import KINDS, Key
+from iodaemon.core.forecast import FAR_SURER, LEAST_CONFIDENCE, Answer, preferred
+from iodaemon.core.job import Prediction
+from iodaemon.core.similarity import KINDS, Key
 
 
 def answer(source, kind, confidence):

@@ -9,14 +9,19 @@ from builders import MB, job
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.core.book import LEAST_CONFIDENCE, WORTH
-from iodaemon.core.fading import HALF_LIFE_S
-from iodaemon.core.hindsight import FLOOR_BYTES_PER_S, hindsight, moved_bytes_per_s
-from iodaemon.core.job import FINAL, IoTotals, JobState
-from iodaemon.core.prediction import UNKNOWN, Prediction
-from iodaemon.core.recollection import TRUSTED, Recollection
-from iodaemon.core.signature import Key, keys_of
-from iodaemon.core.trace import Trace
+from iodaemon.core.forecast import (
+    FLOOR_BYTES_PER_S,
+    HALF_LIFE_S,
+    LEAST_CONFIDENCE,
+    TRUSTED,
+    WORTH,
+    Recollection,
+    Trace,
+    hindsight,
+    moved_bytes_per_s,
+)
+from iodaemon.core.job import FINAL, UNKNOWN, IoTotals, JobState, Prediction
+from iodaemon.core.similarity import Key, keys_of
 
 DAY_S = 86400.0
 NUMBERS = itertools.count(1)

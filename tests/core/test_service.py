@@ -6,8 +6,8 @@ from builders import device_load
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.core.bandwidth import lone_range_s
-from iodaemon.core.service import LoneTimes, ServiceTimes, time_s
+from iodaemon.core.meter import lone_range_s
+from iodaemon.core.platform import LoneTimes, ServiceTimes, time_s
 
 SIZES = st.floats(min_value=1.0, max_value=1e9)
 TIMES = st.floats(min_value=1e-6, max_value=10.0)

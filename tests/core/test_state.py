@@ -24,10 +24,9 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from iodaemon.core import event as ev
 from iodaemon.core.error import InvariantError
-from iodaemon.core.job import JobId, JobState
-from iodaemon.core.life import moved
+from iodaemon.core.job import UNKNOWN, JobId, JobState
+from iodaemon.core.lifecycle import moved
 from iodaemon.core.platform import PartitionId
-from iodaemon.core.prediction import UNKNOWN
 from iodaemon.core.state import State, with_fields
 
 

@@ -10,17 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iodaemon.core import event as ev
-from iodaemon.core.allotting import (
-    Sketch,
-    allot,
-    candidates,
-    could_ever_fit,
-    free_of,
-    largest_directory_bytes,
-    split,
-    told_bytes,
-    why_never,
-)
 from iodaemon.core.decision import (
     AdmissionPlan,
     Free,
@@ -32,10 +21,20 @@ from iodaemon.core.decision import (
     clearing_of,
 )
 from iodaemon.core.error import InvariantError
-from iodaemon.core.job import Exit, JobId, JobState
+from iodaemon.core.job import DiskId, Exit, JobId, JobState, ScratchRequest, Share, TierName
 from iodaemon.core.platform import PartitionId
-from iodaemon.core.scratch import DiskId, ScratchRequest, Share, TierName
 from iodaemon.core.state import State
+from iodaemon.core.stock import (
+    Sketch,
+    allot,
+    candidates,
+    could_ever_fit,
+    free_of,
+    largest_directory_bytes,
+    split,
+    told_bytes,
+    why_never,
+)
 from iodaemon.core.storage import (
     Disk,
     Refusal,
@@ -43,8 +42,8 @@ from iodaemon.core.storage import (
     StorageLedger,
     StorageNode,
     StorageRequest,
+    Tier,
 )
-from iodaemon.core.tier import Tier
 from iodaemon.registry import find_rule
 
 GIB = 2**30

@@ -6,9 +6,9 @@ import sqlite3
 import pytest
 from builders import MB, job
 
-from iodaemon.core.bandwidth import Meter
+from iodaemon.core.forecast import Outlook
 from iodaemon.core.job import IoTotals, JobState
-from iodaemon.core.outlook import Outlook
+from iodaemon.core.meter import Meter
 from iodaemon.daemon import knowledge as module
 from iodaemon.daemon.journal.record import Batch
 from iodaemon.daemon.journal.writer import Journal

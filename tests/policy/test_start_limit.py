@@ -12,7 +12,7 @@ from scene import MB, Scene, platform
 from iodaemon.core.decision import RegulationPlan, StartLimit
 from iodaemon.core.job import JobId, JobSpec, JobState, Reason
 from iodaemon.core.rule import Rules
-from iodaemon.core.signature import kind_of
+from iodaemon.core.similarity import kind_of
 from iodaemon.core.state import with_fields
 from iodaemon.model.node import Compute, Profile
 from iodaemon.policy.admission import easy, equilibrio, fcfs, io_budget, pack, storage_aware

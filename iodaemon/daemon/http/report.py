@@ -10,13 +10,13 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.config import PolicyFile, rule_tables
-from iodaemon.core.explanation import text_of
+from iodaemon.core.explain import text_of
+from iodaemon.core.job import DiskId
 from iodaemon.core.platform import Partition, Platform
 from iodaemon.core.rule import Mode
 from iodaemon.core.rule_error import RuleFault
-from iodaemon.core.scratch import DiskId
 from iodaemon.core.state import State
-from iodaemon.core.tier import Tier
+from iodaemon.core.storage import Tier
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.calibrating import shown
 from iodaemon.daemon.host import host_metrics

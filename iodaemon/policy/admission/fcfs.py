@@ -16,7 +16,7 @@ import msgspec
 
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import JobId, Reason
-from iodaemon.core.start_gate import StartGate
+from iodaemon.core.limits import StartGate
 from iodaemon.core.view import NotNow, View
 
 

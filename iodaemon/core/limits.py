@@ -1,6 +1,6 @@
-"""Several users on one machine: what one may have at once, and who gets the next free CPUs.
+"""What keeps a waiting job from starting, except missing slots: users' limits, regulation, drain.
 
-Limits: a user's jobs start in their own order (as submitted) up to ``max_running`` jobs and
+Users' limits: a user's jobs start in their own order (as submitted) up to ``max_running`` jobs and
 ``max_slots`` slots; the next ones are not in the queue that admission sees until one of them ends.
 So a limit binds whatever the admission rule does: any choice among the jobs it is shown keeps it.
 
@@ -12,18 +12,27 @@ nothing and came earlier. It is max-min fairness of one resource ("progressive f
 and Gallager, Data Networks, 2nd edition, section 6.5.2), by what is held now: no history, so a
 restart changes nothing. A rule that promises a start (a reservation) makes its promise to whoever
 is first now; a user who holds less and comes later may be first at the next instant.
+
+Regulation decides how many more jobs may start (``StartLimit``) once a timeslice, admission
+whenever something happens. In between the state keeps what is left: a job that starts takes its
+part (``after_start``), the part of one that has ended is free again (``after_end``), so that its
+place is taken at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 import msgspec
 from msgspec import Meta
 
-from iodaemon.core.job import LIVE, WAITING, Job, JobId, JobState, Reason
+from iodaemon.core.decision import StartLimit
+from iodaemon.core.job import LIVE, WAITING, Job, JobId, JobKind, JobState, Reason
+from iodaemon.core.platform import Platform
+from iodaemon.core.stock import Stock, why_never
+from iodaemon.core.words import drained
 
 USER_LIMIT: Final = "UserLimit"
 """The word for a job that waits because its user has as much as one may have."""
@@ -232,3 +241,163 @@ def _list(user: _User, job: Job, *, is_there: bool) -> None:
     user.pending[job.id] = job.queue_key
     if last is not None and last > job.queue_key:
         user.pending = dict(sorted(user.pending.items(), key=lambda item: item[1]))
+
+
+ROUNDING: Final = 1e-9
+"""Of the whole resource, by which sums of shares may be wrong."""
+
+
+class GateView(Protocol):
+    """What the gate needs of a view."""
+
+    @property
+    def live(self) -> Iterable[Job]:
+        """All jobs that hold slots."""
+        ...
+
+    @property
+    def start_limit(self) -> StartLimit | None:
+        """What is left of what regulation said; None: no limit."""
+        ...
+
+    def kind(self, job_id: JobId) -> JobKind:
+        """What the job is like."""
+        ...
+
+
+class StartGate:
+    """The limit in one decision: what it was when that began, less what was started in it.
+
+    A job that would be alone always may start, else nothing might ever end and change the limit.
+
+    Args:
+        view: the state.
+    """
+
+    def __init__(self, view: GateView) -> None:
+        self._view = view
+        self._left = view.start_limit
+        self._is_alone = self._left is not None and next(iter(view.live), None) is None
+
+    @property
+    def lets_all(self) -> bool:
+        """Whether a job of any kind may start now."""
+        limit = self._left
+        if limit is None or self._is_alone:
+            return True
+        most = max((limit.share, *limit.shares.values()))
+        return (limit.most is None or limit.most > 0) and _is_free(limit, most)
+
+    @property
+    def shut_by(self) -> Reason | None:
+        """Why no job may start, whatever its kind; None: one might."""
+        limit = self._left
+        if limit is None or self._is_alone:
+            return None
+        least = min((limit.share, *limit.shares.values()))
+        is_shut = (limit.most is not None and limit.most <= 0) or not _is_free(limit, least)
+        return limit.why if is_shut else None
+
+    def refusal(self, job: Job) -> Reason | None:
+        """Why the job may not start now; None: it may."""
+        limit = self._left
+        if limit is None or self._is_alone:
+            return None
+        if limit.most is not None and limit.most <= 0:
+            return limit.why
+        return None if _is_free(limit, self._share(limit, job)) else limit.why
+
+    def take(self, job: Job) -> None:
+        """The job starts."""
+        limit = self._left
+        if limit is not None:
+            self._left = after_start(limit, self._share(limit, job))
+            self._is_alone = False
+
+    def _share(self, limit: StartLimit, job: Job) -> float:
+        if not limit.shares:
+            return limit.share
+        return share_of(limit, self._view.kind(job.id))
+
+
+def share_of(limit: StartLimit, kind: JobKind) -> float:
+    """What a job of this kind takes of what is contended for, 1 being all of it."""
+    return limit.shares.get(kind, limit.share)
+
+
+def needed_bytes(limit: StartLimit, footprint_bytes: float | None) -> float:
+    """Memory that a job is taken to need of which so much is expected; None: nothing is known."""
+    return limit.footprint_bytes if footprint_bytes is None else footprint_bytes
+
+
+def after_start(limit: StartLimit, share: float, *, memory_bytes: float = 0.0) -> StartLimit:
+    """What is left when a job has started that takes so much."""
+    most = None if limit.most is None else limit.most - 1
+    left = None if limit.memory_bytes is None else limit.memory_bytes - memory_bytes
+    return msgspec.structs.replace(limit, most=most, free=limit.free - share, memory_bytes=left)
+
+
+def after_end(limit: StartLimit, share: float, *, memory_bytes: float = 0.0) -> StartLimit:
+    """What is left when a job has ended that took so much."""
+    most = None if limit.most is None else limit.most + 1
+    left = None if limit.memory_bytes is None else limit.memory_bytes + memory_bytes
+    return msgspec.structs.replace(limit, most=most, free=limit.free + share, memory_bytes=left)
+
+
+def _is_free(limit: StartLimit, share: float) -> bool:
+    return share <= 0.0 or share <= limit.free + ROUNDING
+
+
+INFEASIBLE: Final = "Infeasible"
+"""The word for a job that nothing here can ever hold."""
+OLD_SCRATCH: Final = "OldScratch"
+"""The word for a job of which an earlier attempt still holds space."""
+
+
+def why_infeasible(platform: Platform, stock: Stock, job: Job) -> Reason | None:
+    """Why this machine can never hold the job; None: it can."""
+    largest = platform.largest_partition
+    if job.spec.cpus > largest:
+        text = (
+            f"asks for {job.spec.cpus} CPUs, the largest socket has {largest}; "
+            "cancel it and submit with fewer"
+        )
+        return Reason(code=INFEASIBLE, text=text)
+    request = job.spec.scratch
+    if request is None or (request.fallback == "slow" and not stock.tiers):
+        return None
+    text_of_space = why_never(stock.tiers, request, any_tier=stock.any_tier)
+    return None if text_of_space is None else Reason(code=INFEASIBLE, text=text_of_space)
+
+
+def why_not_ready(job: Job) -> Reason | None:
+    """Why a job that waits may not start before something else has happened; None: it may."""
+    if not job.shares:
+        return None
+    if job.scratch_kept is not None:
+        return Reason(code=OLD_SCRATCH, text=job.scratch_kept.text)
+    text = "waits until the scratch space of its last attempt has been cleared"
+    return Reason(code=OLD_SCRATCH, text=text)
+
+
+DRAIN: Final = "Drain"
+"""The word for a job that waits because the node is drained."""
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing starts; what is submitted waits, what runs goes on and is regulated as before.
+
+    Attributes:
+        since_s: when it began.
+        by: who wanted it; of several the last one.
+        reason: what for, in their words; empty: not said.
+    """
+
+    since_s: float
+    by: str
+    reason: str = ""
+
+    @property
+    def why(self) -> Reason:
+        """Why a job waits."""
+        return Reason(code=DRAIN, text=drained(self.by, self.reason))

@@ -22,18 +22,20 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from iodaemon.core.job import Job, JobKind, JobSpec
-from iodaemon.core.launcher import (
+from iodaemon.core.program import (
+    LITTLE_WORK,
+    NO_WORK,
     interpreter_of,
     is_module,
     is_shell,
     options_of,
     script_of,
     shell_words,
+    simple_commands,
     takes_next,
     takes_program,
     without_launchers,
 )
-from iodaemon.core.shell_line import LITTLE_WORK, NO_WORK, simple_commands
 
 Kind = Literal["name", "command", "like", "program"]
 KINDS: Final = ("name", "command", "like", "program")

@@ -7,26 +7,28 @@ from typing import Final, assert_never
 import msgspec
 
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Resume
-from iodaemon.core.drain import Drain
+from iodaemon.core.decision import Grant, Resume, clearing_of
 from iodaemon.core.job import (
+    KEPT,
     SUSPENDED,
     WAITING,
     Exit,
     Job,
     JobId,
     JobState,
+    Phase,
     QueuePlace,
     Reason,
     resume_command,
     suspended_state,
 )
-from iodaemon.core.phase import hear
+from iodaemon.core.limits import Drain
+from iodaemon.core.rule import Rules
 from iodaemon.core.sample import Sample
-from iodaemon.core.scratch_life import hear_of_scratch
-from iodaemon.core.signature import kind_of
-from iodaemon.core.state import with_fields
+from iodaemon.core.similarity import kind_of
+from iodaemon.core.state import TURN, with_fields
 from iodaemon.core.step import Step
+from iodaemon.core.words import duration, told_bytes
 
 _STOP_DELAYED: Final = "StopDelayed"
 _HOLD_DELAYED: Final = "HoldDelayed"
@@ -423,3 +425,165 @@ def _end_reason(job: Job, note: str) -> Reason | None:
     if job.exit.code != 0:
         return Reason(code="ExitCode", text=note or f"exit code {job.exit.code}")
     return Reason(code="Note", text=note) if note else None
+
+
+def hear(step: Step, event: ev.PhaseAsked | ev.PhaseDone, job: Job) -> None:
+    """A live job asks for its turn, or is done with it; asked twice, the first time counts."""
+    if isinstance(event, ev.PhaseDone):
+        phase = None
+    elif job.phase is None:
+        phase = Phase(asked_s=event.at_s, expect_bytes=event.expect_bytes)
+    else:
+        return
+    if phase is not job.phase:
+        step.put(with_fields(job, phase=phase, reason=_reason_left(job)))
+
+
+def grant(step: Step, job: Job) -> None:
+    """The job has its turn from now on; nothing for one that does not wait for it."""
+    if job.phase is None or job.phase.granted_s is not None:
+        return
+    step.put(with_fields(job, phase=with_turn(job.phase, step.now_s)))
+    step.decide(Grant(job_id=job.id))
+
+
+def revoke(step: Step, job: Job, why: Reason | None) -> None:
+    """The job's phase counts as over, unless the controller itself let it go on."""
+    if job.has_turn and not job.is_immune(step.now_s):
+        reason = why if job.state is JobState.RUNNING else job.reason
+        step.put(with_fields(job, phase=None, reason=reason))
+
+
+def _reason_left(job: Job) -> Reason | None:
+    """What is said of a turn that was lost is said until the next word of the job."""
+    is_said = job.state is JobState.RUNNING and job.reason is not None and job.reason.code == TURN
+    return None if is_said else job.reason
+
+
+def with_turn(phase: Phase, granted_s: float) -> Phase:
+    """The phase with the turn had since then."""
+    return Phase(asked_s=phase.asked_s, expect_bytes=phase.expect_bytes, granted_s=granted_s)
+
+
+def wait_ends_s(rules: Rules, job: Job) -> float | None:
+    """When a job that waits for its turn goes on in any case; None: it does not wait, or never.
+
+    To wait for a turn is to stand still for others' I/O: the same guard stands before it.
+    """
+    limit_s = rules.longest_suspension_s(job)
+    if job.phase is None or job.phase.granted_s is not None or limit_s is None:
+        return None
+    return job.phase.asked_s + limit_s
+
+
+END_GRACE_S: Final = 10.0
+"""From SIGTERM to SIGKILL for a job that has more in its space than it asked for."""
+
+
+def hear_of_scratch(
+    step: Step,
+    event: ev.ScratchRemoved | ev.ScratchKept | ev.ScratchUsed | ev.ScratchUnwanted,
+    job: Job,
+) -> None:
+    """Apply it to a job that holds space; what is told of another attempt changes nothing.
+
+    Of a job that runs nothing is removed, whoever says so.
+    """
+    if isinstance(event, ev.ScratchUnwanted):
+        if not job.is_live:
+            _hear_of_wish(step, event, job)
+    elif event.attempt != job.attempt:
+        return
+    elif isinstance(event, ev.ScratchUsed):
+        if job.is_live:
+            _hear_of_use(step, event, job)
+    elif not job.is_live:
+        if isinstance(event, ev.ScratchRemoved):
+            kept = {"scratch_kept": None, "scratch_kept_since_s": None}
+            step.put(with_fields(job, shares=(), **kept))
+        else:
+            _hear_of_kept(step, event, job)
+
+
+def end_keeping(step: Step) -> None:
+    """Have removed what could not be copied out and has been kept for as long as it may be."""
+    keep_s = step.state.stock.keep_s
+    if keep_s is None:
+        return
+    kept = step.state.stock.kept_since_s.items()
+    ended = [job_id for job_id, since_s in kept if since_s + keep_s <= step.now_s]
+    why = Reason(
+        code="ScratchKeep", text=f"nobody had it copied for {duration(keep_s)} (scratch_keep)"
+    )
+    for job_id in sorted(ended):
+        _begin_clearing(step, step.state.jobs[job_id], why)
+
+
+def _hear_of_kept(step: Step, event: ev.ScratchKept, job: Job) -> None:
+    """Since when is counted from the first word of it, whatever is told or tried later."""
+    since_s = job.scratch_kept_since_s
+    if event.is_result is not None:
+        since_s = (event.at_s if since_s is None else since_s) if event.is_result else None
+    kept = Reason(code=KEPT, text=event.problem)
+    step.put(with_fields(job, scratch_kept=kept, scratch_kept_since_s=since_s))
+
+
+def _hear_of_wish(step: Step, event: ev.ScratchUnwanted, job: Job) -> None:
+    why = Reason(code="ScratchRemove", text=f"'iod scratch remove' by {event.by}")
+    _begin_clearing(step, job, why, event.by)
+
+
+def _begin_clearing(step: Step, job: Job, why: Reason, by: str = "") -> None:
+    """Nobody wants it: also after a restart, and whatever keeps it then."""
+    job = with_fields(job, scratch_unwanted=why, scratch_unwanted_by=by)
+    step.put(with_fields(job, scratch_kept=None))
+    step.decide(clearing_of(job))
+
+
+def _hear_of_use(step: Step, event: ev.ScratchUsed, job: Job) -> None:
+    if not event.is_over:
+        if job.scratch_over is not None:
+            step.put(with_fields(job, scratch_over=None))
+        return
+    asked = sum(share.size_bytes for share in job.shares)
+    used = ("" if event.is_all else "at least ") + told_bytes(event.used_bytes)
+    text = f"has {used} in its scratch space and asked for {told_bytes(asked)}"
+    if not event.is_all and event.used_bytes <= asked:
+        text += "; what else it has cannot be measured: something may be mounted there"
+    reason = Reason(code="ScratchOver", text=text)
+    most = max(job.scratch_most_bytes, event.used_bytes if event.used_bytes > asked else 0)
+    step.put(with_fields(job, scratch_over=reason, scratch_most_bytes=most))
+    if not event.ends:
+        return
+    job = step.state.jobs[job.id]
+    if job.state is JobState.STOPPING:
+        step.hasten(job, step.now_s + END_GRACE_S)
+    else:
+        step.stop(job, JobState.CANCELLED, reason, END_GRACE_S)
+
+
+def end_overfull(step: Step, sample: Sample, most_bytes: int, grace_s: float) -> None:
+    """Ask every started job whose output is larger to end, or end it sooner.
+
+    Args:
+        step: takes the decisions.
+        sample: what was read. One that began before the job did is of the attempt before.
+        most_bytes: more is too much.
+        grace_s: until they are killed.
+    """
+    for job_id, counters in sample.jobs.items():
+        taken_bytes = counters.output_bytes
+        if taken_bytes is None or taken_bytes <= most_bytes:
+            continue
+        job = step.state.jobs.get(job_id)
+        if job is None or job.started_s is None or job.started_s > sample.at_s:
+            continue
+        if job.state is JobState.STOPPING:
+            step.hasten(job, step.now_s + grace_s)
+        elif job.state is JobState.RUNNING or job.state in SUSPENDED:
+            taken, most = told_bytes(taken_bytes), told_bytes(most_bytes)
+            text = (
+                f"its output took {taken}, more than the {most} of output_max; "
+                "'iod submit -o FILE' writes it elsewhere"
+            )
+            step.stop(job, JobState.FAILED, Reason(code="OutputMax", text=text), grace_s)

@@ -1,0 +1,169 @@
+"""The life of a job: the steps that are allowed, the record after each, and what must always hold.
+
+Every function returns the job's next record; none changes anything in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from iodaemon.core.error import InvariantError, TransitionError
+from iodaemon.core.job import ENDS, FINAL, LIVE, SUSPENDED, IoTotals, Job, JobState, Reason
+
+_S = JobState
+TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
+    {
+        # Before the start: nothing runs, so a cancel is final at once.
+        _S.HELD: frozenset({_S.PENDING, _S.CANCELLED}),
+        _S.PENDING: frozenset({_S.HELD, _S.STARTING, _S.CANCELLED, _S.FAILED}),
+        # A start that provably never ran gives its slots back (PENDING); one that can never
+        # succeed is FAILED; one whose fate is unknown is LOST.
+        _S.STARTING: frozenset({_S.RUNNING, _S.PENDING, _S.STOPPING, _S.CANCELLED}) | ENDS,
+        # PENDING again: the machine was restarted, and the job asked to be requeued then.
+        _S.RUNNING: SUSPENDED | {_S.STOPPING, _S.PENDING} | ENDS,
+        _S.SUSPENDED_IO: frozenset({_S.RUNNING, _S.SUSPENDED_USER, _S.STOPPING, _S.PENDING}) | ENDS,
+        _S.SUSPENDED_USER: frozenset({_S.RUNNING, _S.SUSPENDED_IO, _S.STOPPING, _S.PENDING}) | ENDS,
+        # FAILED: it took more than it may, and was ended for that.
+        _S.STOPPING: frozenset(
+            {_S.CANCELLED, _S.TIMEOUT, _S.FAILED, _S.LOST, _S.OUT_OF_MEMORY, _S.PENDING}
+        ),
+        # Only for a requeue: it runs again from its beginning, as a new attempt.
+        **{state: frozenset({_S.PENDING}) for state in FINAL},
+    }
+)
+"""The life of a job: from each state, the states it may step to."""
+
+
+def moved(job: Job, to: JobState, now_s: float, reason: Reason | None = None) -> Job:
+    """The job after the step to ``to`` at ``now_s``, with the time spent booked where it belongs.
+
+    Raises:
+        TransitionError: ``TRANSITIONS`` does not allow the step.
+    """
+    if to not in TRANSITIONS[job.state]:
+        raise TransitionError(f"job {job.id}: no step leads from {job.state} to {to}")
+    spent_s = max(0.0, now_s - job.since_s)
+    match job.state:
+        case JobState.RUNNING | JobState.STOPPING:
+            job = msgspec.structs.replace(job, run_s=job.run_s + spent_s)
+        case JobState.SUSPENDED_IO:
+            job = msgspec.structs.replace(job, suspended_io_s=job.suspended_io_s + spent_s)
+        case JobState.SUSPENDED_USER:
+            job = msgspec.structs.replace(job, suspended_user_s=job.suspended_user_s + spent_s)
+        case _:
+            pass
+    phase = job.phase if to in LIVE else None
+    job = msgspec.structs.replace(job, state=to, since_s=now_s, reason=reason, phase=phase)
+    return _ended(job, now_s) if to in FINAL else job
+
+
+_TIMES: Final = (
+    *("since_s", "submitted_s", "started_s"),
+    *("io_held_since_s", "immune_until_s", "kill_at_s", "scratch_kept_since_s"),
+)
+"""The moments in the record of a job that has not ended."""
+_TIMES_OF_ENDED: Final = ("scratch_kept_since_s",)
+"""Those after which something happens to one that has."""
+
+
+def shifted(job: Job, by_s: float) -> Job:
+    """The job on a clock that has been set forward by so much; nothing lasts longer for that."""
+    names = _TIMES_OF_ENDED if job.state in FINAL else _TIMES
+    moments = {name: getattr(job, name) for name in names}
+    told = {name: at_s + by_s for name, at_s in moments.items() if at_s is not None}
+    place = job.place
+    if place is not None and job.state not in FINAL:
+        place = msgspec.structs.replace(place, since_s=place.since_s + by_s)
+    return msgspec.structs.replace(job, **told, place=place)
+
+
+def renewed(job: Job) -> Job:
+    """The job as if it had not run yet, but for its attempts; what it did is in its history."""
+    return msgspec.structs.replace(
+        _let_go(job),
+        partition=None,
+        started_s=None,
+        ended_s=None,
+        run_s=0.0,
+        suspended_io_s=0.0,
+        suspended_user_s=0.0,
+        reason=None,
+        exit=None,
+        io=IoTotals(),
+        started_because=None,
+        expected=None,
+        tier=None,
+        staged=None,
+        charged_s=None,
+        scratch_most_bytes=0,
+    )
+
+
+def released(job: Job, why: Reason | None) -> Job:
+    """The job when the regulation no longer holds it."""
+    return msgspec.structs.replace(job, io_hold=False, io_held_since_s=None, release_reason=why)
+
+
+def _ended(job: Job, now_s: float) -> Job:
+    return msgspec.structs.replace(_let_go(job), ended_s=now_s)
+
+
+def _let_go(job: Job) -> Job:
+    """It holds nothing and nobody holds it."""
+    return msgspec.structs.replace(
+        job,
+        slots=(),
+        user_hold=False,
+        io_hold=False,
+        frozen=False,
+        freeze_asked=False,
+        io_held_since_s=None,
+        immune_until_s=None,
+        hold_reason=None,
+        release_reason=None,
+        user_hold_reason=None,
+        held_by_uid=None,
+        stop=None,
+        stop_reason=None,
+        kill_at_s=None,
+        scratch_over=None,
+    )
+
+
+def check_job(job: Job) -> None:
+    """Verify that the record does not contradict itself.
+
+    Raises:
+        InvariantError: names the first contradiction found.
+    """
+    name = f"job {job.id} ({job.state})"
+    claim((job.ended_s is not None) == (job.state in FINAL), f"{name}: an end has a time")
+    claim(bool(job.slots) == (job.state in LIVE), f"{name}: live jobs hold slots, others none")
+    claim(job.state in LIVE or not job.io_hold, f"{name}: only live jobs are held for I/O")
+    claim(job.state in LIVE or job.phase is None, f"{name}: only live jobs have I/O phases")
+    claim((job.io_held_since_s is not None) == job.io_hold, f"{name}: an I/O hold has a time")
+    claim((job.stop is not None) == (job.state is JobState.STOPPING), f"{name}: stop has a cause")
+    claim(job.state not in SUSPENDED or job.frozen, f"{name}: a suspended job stands still")
+    claim(job.state is not JobState.RUNNING or not job.frozen, f"{name}: a running job does not")
+    waits = job.state in (JobState.HELD, *SUSPENDED, JobState.STOPPING)
+    claim(not waits or job.reason is not None, f"{name}: has a reason")
+    claim(job.held_by_uid is None or job.user_hold, f"{name}: who holds it does")
+    times = (job.run_s, job.suspended_io_s, job.suspended_user_s)
+    claim(job.scratch_kept is None or bool(job.shares), f"{name}: what is kept takes space")
+    since_s = job.scratch_kept_since_s
+    claim(since_s is None or bool(job.shares), f"{name}: what is kept for long takes space")
+    claim(min(times) >= 0.0, f"{name}: no time is negative")
+
+
+def claim(holds: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence at the call
+    """Verify it.
+
+    Raises:
+        InvariantError: it does not hold.
+    """
+    if not holds:
+        raise InvariantError(f"broken: {what}")
