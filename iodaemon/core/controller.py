@@ -25,15 +25,13 @@ from iodaemon.core.decision import (
 )
 from iodaemon.core.handlers import end_keeping, end_overfull, grant, react, wait_ends_s
 from iodaemon.core.job import SUSPENDED, Job, JobId, JobState, Reason
-from iodaemon.core.limits import StartGate
 from iodaemon.core.regulator import Regulator
-from iodaemon.core.rule import Explaining, Mode, Rules
-from iodaemon.core.rule_call import Limit, ask_admission, no_limit
+from iodaemon.core.rule import Explaining, Limit, Mode, Rules, ask_admission, no_limit
 from iodaemon.core.rule_error import FROM_A_RULE, RuleError, RuleFault, rule_error
 from iodaemon.core.state import State, with_fields
-from iodaemon.core.state_view import StateView
 from iodaemon.core.step import Step
 from iodaemon.core.stock import NO_SPACE_AT_ALL, StockDraft
+from iodaemon.core.view import StartGate, View
 
 WALLTIME_GRACE_S: Final = 10.0
 """From SIGTERM to SIGKILL for a job past a limit (the CLI's default for cancel as well)."""
@@ -140,7 +138,7 @@ class Controller:
         if job.state is not JobState.PENDING or not isinstance(rule, Explaining):
             return ""
         rng = random.Random(0)  # noqa: S311 - a question must not change what is decided next
-        view = StateView(self.state, self.rules, self._now_s, rng)
+        view = View(self.state, self.rules.placement, self._now_s, rng)
         try:
             with self._limit("admission"):
                 return str(rule.explain(view, job, self._admission_memory))
@@ -322,7 +320,7 @@ class Controller:
     def _admit(self, step: Step) -> None:
         """Asked again where jobs ended that would wait for space and asked to fail instead."""
         while self.state.may_start:
-            view = StateView(self.state, self.rules, step.now_s, self._rng)
+            view = View(self.state, self.rules.placement, step.now_s, self._rng)
             rule, memory = self.rules.admission, self._admission_memory
             try:
                 plan, memory = ask_admission(rule, view, memory, self.state, self._limit)

@@ -12,7 +12,6 @@ from typing import Final, assert_never
 import msgspec
 
 from iodaemon.core.controller import WALLTIME_GRACE_S
-from iodaemon.core.core_draft import NO_SLOTS
 from iodaemon.core.decision import Cap, Evidence, LimitState, TrialStep
 from iodaemon.core.handlers import wait_ends_s
 from iodaemon.core.job import Job, JobId, JobState, Phase, Reason, resume_command
@@ -22,6 +21,7 @@ from iodaemon.core.rule import Rules
 from iodaemon.core.state import CONTENTION, TURN, State
 from iodaemon.core.stock import NO_SPACE, Stock, candidates, could_ever_hold
 from iodaemon.core.storage import Tier
+from iodaemon.core.view import NO_SLOTS
 from iodaemon.core.words import count, duration, told_bytes
 
 

@@ -17,10 +17,8 @@ from iodaemon.core.decision import ACTED, Evidence, RegulationPlan, ShadowStep, 
 from iodaemon.core.handlers import grant, revoke
 from iodaemon.core.job import Job, JobId, JobState, Reason
 from iodaemon.core.lifecycle import released
-from iodaemon.core.rule import Mode, Refilling, Rules
-from iodaemon.core.rule_call import Limit, ask_regulation, no_limit
+from iodaemon.core.rule import Limit, Mode, Refilling, Rules, ask_regulation, no_limit
 from iodaemon.core.state import State, with_fields
-from iodaemon.core.state_view import StateView
 from iodaemon.core.step import Step
 from iodaemon.core.view import View
 
@@ -174,7 +172,7 @@ class Regulator:
         """The controller lets these go, whatever the rule says; what was seen is kept as well."""
         held = {job.id: job for job in jobs}
         plan = RegulationPlan(resumes=tuple(held), reasons=dict.fromkeys(held, why))
-        tables = _evidence_of(StateView(step.state, rules, step.now_s, self._rng), plan)
+        tables = _evidence_of(View(step.state, rules.placement, step.now_s, self._rng), rules, plan)
         for job in held.values():
             step.put(released(job, why))
         for evidence in tables:
@@ -210,7 +208,7 @@ class Regulator:
             self._act(step, rules, rules.regulation.decide)
 
     def _act(self, step: Step, rules: Rules, decide: _Decide) -> None:
-        view = StateView(step.state, rules, step.now_s, self._rng)
+        view = View(step.state, rules.placement, step.now_s, self._rng)
         plan = self._plan(rules, decide, view, step)
         step.state.io_headroom_bytes_per_s = plan.io_headroom_bytes_per_s
         step.state.start_limit, step.state.limits = plan.starts, plan.limits
@@ -218,7 +216,7 @@ class Regulator:
             step.learn(kind, lesson)
         for trial in plan.trials:
             step.tell_trial(trial)
-        tables = _evidence_of(view, plan)
+        tables = _evidence_of(view, rules, plan)
         acted: set[JobId] = set()
         for job_id in plan.resumes:
             job = step.state.jobs[job_id]
@@ -237,13 +235,13 @@ class Regulator:
     def _pretend(self, step: Step, rules: Rules, decide: _Decide) -> None:
         for shadow in self.shadow.follow(step.state, step.now_s):
             step.pretend(shadow)
-        view = StateView(step.state, rules, step.now_s, self._rng, seen=self.shadow.overlay)
+        view = View(step.state, rules.placement, step.now_s, self._rng, seen=self.shadow.overlay)
         for shadow in self.shadow.release_overdue(step.state, rules, step.now_s):
             step.pretend(shadow)
-            for evidence in _evidence_of(view, _release_of(shadow)):
+            for evidence in _evidence_of(view, rules, _release_of(shadow)):
                 step.show(msgspec.structs.replace(evidence, is_shadow=True))
         plan = self._plan(rules, decide, view, step)
-        tables = _evidence_of(view, plan)
+        tables = _evidence_of(view, rules, plan)
         for trial in plan.trials:
             step.tell_trial(trial, is_shadow=True)
         done = tuple(self.shadow.apply(plan, step.state, step.now_s))
@@ -313,7 +311,7 @@ def _truly(tables: Iterable[Evidence], acted: Collection[JobId]) -> Iterator[Evi
             yield msgspec.structs.replace(table, jobs=rows)
 
 
-def _evidence_of(view: StateView, plan: RegulationPlan) -> tuple[Evidence, ...]:
+def _evidence_of(view: View, rules: Rules, plan: RegulationPlan) -> tuple[Evidence, ...]:
     """The rule's own tables; of a rule that makes none, who moved how much when it acted."""
     if plan.evidence or not (plan.suspends or plan.resumes):
         return plan.evidence
@@ -321,7 +319,7 @@ def _evidence_of(view: StateView, plan: RegulationPlan) -> tuple[Evidence, ...]:
     total = sum(row.rate_bytes_per_s or 0.0 for row in rows)
     running = {job.id for job in view.running}
     load = sum(row.load for row in rows if row.job_id in running)
-    bound = getattr(view.rules.regulation, "io_bound_bytes_per_s", None) or 0.0
+    bound = getattr(rules.regulation, "io_bound_bytes_per_s", None) or 0.0
     return (
         Evidence(
             at_s=view.now_s,
@@ -338,7 +336,7 @@ def _evidence_of(view: StateView, plan: RegulationPlan) -> tuple[Evidence, ...]:
     )
 
 
-def _row(view: StateView, plan: RegulationPlan, job: Job) -> Weighed:
+def _row(view: View, plan: RegulationPlan, job: Job) -> Weighed:
     rate = view.bandwidth(job.id)
     moved = None if rate is None else rate.total_bytes_per_s
     reason = plan.reasons.get(job.id)

@@ -16,8 +16,7 @@ import msgspec
 from iodaemon.core import event as ev
 from iodaemon.core.job import DiskId, JobId, ScratchRequest, TierName
 from iodaemon.core.platform import Device, DeviceId, Partition, PartitionId, Platform, Slot, SlotId
-from iodaemon.core.rule import Mode, Rules
-from iodaemon.core.rule_call import Limit, no_limit
+from iodaemon.core.rule import Limit, Mode, Rules, no_limit
 from iodaemon.core.rule_error import RuleError
 from iodaemon.core.sample import NodeCounters, Sample
 from iodaemon.core.storage import Disk, Storage, StorageNode, Tier

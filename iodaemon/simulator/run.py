@@ -16,8 +16,7 @@ from iodaemon.core.decision import Plan, Start, Throttle, Transition
 from iodaemon.core.forecast import Recollection
 from iodaemon.core.job import Job, JobId, JobSpec, JobState
 from iodaemon.core.platform import Platform
-from iodaemon.core.rule import Mode, Rules
-from iodaemon.core.rule_call import Limit, no_limit
+from iodaemon.core.rule import Limit, Mode, Rules, no_limit
 from iodaemon.core.state import State
 from iodaemon.core.storage import Tier
 from iodaemon.model.node import DEFAULT_MODEL, Model, Profile, SimulatedNode

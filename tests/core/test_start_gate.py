@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from iodaemon.core import event as ev
 from iodaemon.core.decision import RegulationPlan, StartLimit
 from iodaemon.core.job import JobId, JobKind, JobState
-from iodaemon.core.limits import StartGate, after_end, after_start
+from iodaemon.core.limits import after_end, after_start
 from iodaemon.core.rule import Mode
 from iodaemon.core.similarity import kind_of
+from iodaemon.core.view import StartGate
 
 WHY = reason("Contention", "one more would read the cache away from those that run")
 FREE = JobKind("1000 like:free")
