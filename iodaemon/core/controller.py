@@ -185,7 +185,7 @@ class Controller:
             raise error
         fault = msgspec.structs.replace(error.fault, at_s=step.now_s)
         self.faults = {**self.faults, fault.part: fault}
-        step.set_aside(fault)
+        step.faults.append(fault)
         if fault.tier:
             self.state.stock.forget_rule(fault.tier)
         else:
@@ -247,7 +247,7 @@ class Controller:
     def _enforce_kill(self, step: Step, job: Job) -> None:
         if job.kill_at_s is not None and job.kill_at_s <= step.now_s:
             step.put(with_fields(job, kill_at_s=None))
-            step.decide(Kill(job_id=job.id))
+            step.decisions.append(Kill(job_id=job.id))
 
     def _release_and_protect(self, step: Step, job: Job) -> None:
         """The guard over every rule: suspended too long in a row, it runs, for as long at least."""
@@ -363,7 +363,7 @@ class Controller:
 
     def _reject(self, step: Step, job_id: JobId, reason: Reason) -> None:
         step.move(self.state.jobs[job_id], JobState.FAILED, reason)
-        step.decide(Reject(job_id=job_id, reason=reason))
+        step.decisions.append(Reject(job_id=job_id, reason=reason))
 
     def _end_for_want_of_space(self, step: Step) -> bool:
         """Whether any job did."""
@@ -409,7 +409,7 @@ class Controller:
             job = with_fields(job, shares=shares, tier=placed.tier)
             job = with_fields(job, scratch_unwanted=None, scratch_unwanted_by="")
         step.move(job, JobState.STARTING, placed.why)
-        step.decide(start_of(job))
+        step.decisions.append(start_of(job))
 
     def _agree_on_freezing(self, step: Step) -> None:
         """Ask the world for what the two hold bits say, where that was not asked yet."""
@@ -419,4 +419,6 @@ class Controller:
             if job.wants_freeze == job.freeze_asked:
                 continue
             step.put(with_fields(job, freeze_asked=job.wants_freeze))
-            step.decide(Suspend(job_id=job.id) if job.wants_freeze else Resume(job_id=job.id))
+            step.decisions.append(
+                Suspend(job_id=job.id) if job.wants_freeze else Resume(job_id=job.id)
+            )

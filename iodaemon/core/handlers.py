@@ -36,84 +36,66 @@ _FROZEN_OUTSIDE: Final = "FrozenOutside"
 _DELAYED: Final = frozenset({_STOP_DELAYED, _HOLD_DELAYED})
 """Codes of reasons that end with the backend's answer."""
 _HOLD: Final = ("user_hold", "user_hold_reason", "held_by_uid")
+END_GRACE_S: Final = 10.0
+"""From SIGTERM to SIGKILL for a job that has more in its space than it asked for."""
 START_RETRY_S: Final = 10.0
 """A start that failed for now is tried again after this time: a lasting fault must not spin."""
 
 
 def react(step: Step, event: ev.JobEvent) -> None:
     """Apply one event; one that concerns an ended job or an old attempt changes nothing."""
+    state = step.state
     match event:
         case ev.JobSubmitted():
             step.add(event.job)
         case ev.SubmitRevoked():
-            _on_revoked(step, event.job_id)
+            if event.job_id in state.jobs:
+                step.remove(event.job_id)
         case ev.SampleTaken():
             _on_sample(step, event.sample)
         case ev.StartsBlocked():
-            step.state.starts_blocked = event.problem
-        case ev.DrainBegun() | ev.DrainEnded():
-            _on_drain(step, event)
+            state.starts_blocked = event.problem
+        case ev.DrainBegun():
+            since_s = event.at_s if state.drain is None else state.drain.since_s
+            state.drain = Drain(since_s=since_s, by=event.by, reason=event.reason)
+            state.reservations = {}  # no start is promised any more
+        case ev.DrainEnded():
+            state.drain = None
         case ev.LessonsForgotten():
             for kind in event.kinds:
                 step.forget_lesson(kind)
+        case ev.DiskSeen():
+            state.stock.see(event.disk, event.problem)
         case ev.TimerFired():
             pass
-        case ev.JobStarted() | ev.StartFailed() | ev.JobExited():
-            _on_life(step, event)
-        case (
-            ev.JobSuspended()
-            | ev.JobResumed()
-            | ev.FoundFrozen()
-            | ev.CapFailed()
-            | ev.SuspendFailed()
-            | ev.StopDelayed()
-        ):
-            job = step.state.jobs.get(event.job_id)
-            if job is not None and job.is_live:
-                _on_word(step, event, job)
         case ev.RequeueRequested():
             _on_requeue(step, event)
-        case ev.PhaseAsked() | ev.PhaseDone():
-            job = step.state.jobs.get(event.job_id)
-            if job is not None and job.is_live:
-                hear(step, event, job)
-        case ev.ScratchRemoved() | ev.ScratchKept() | ev.ScratchUsed() | ev.ScratchUnwanted():
-            job = step.state.jobs.get(event.job_id)
-            if job is not None and job.shares:
-                hear_of_scratch(step, event, job)
-        case ev.DiskSeen():
-            step.state.stock.see(event.disk, event.problem)
-        case ev.CancelRequested() | ev.SuspendRequested() | ev.ResumeRequested():
-            job = step.state.jobs.get(event.job_id)
-            if job is not None and not job.state.is_final:
-                _on_wish(step, event, job)
         case _:
-            assert_never(event)
+            if isinstance(event, ev.StartFailed) and event.disk is not None:
+                state.stock.see(event.disk, event.problem)  # whatever has become of the job
+            job = state.jobs.get(event.job_id)
+            if job is not None and _concerns(event, job):
+                _react_of_job(step, event, job)
 
 
-def _on_drain(step: Step, event: ev.DrainBegun | ev.DrainEnded) -> None:
+def _concerns(event: ev.OneJobEvent, job: Job) -> bool:
+    """Whether it is about what the job is now. Of a job that runs no space is cleared."""
     match event:
-        case ev.DrainBegun():
-            before = step.state.drain
-            since_s = event.at_s if before is None else before.since_s
-            step.state.drain = Drain(since_s=since_s, by=event.by, reason=event.reason)
-            step.state.reservations = {}  # no start is promised any more
-        case ev.DrainEnded():
-            step.state.drain = None
+        case ev.CancelRequested() | ev.SuspendRequested() | ev.ResumeRequested():
+            return not job.state.is_final
+        case ev.ScratchUnwanted():
+            return bool(job.shares) and not job.is_live
+        case ev.ScratchRemoved() | ev.ScratchKept():
+            return bool(job.shares) and not job.is_live and event.attempt == job.attempt
+        case ev.ScratchUsed():
+            return bool(job.shares) and job.is_live and event.attempt == job.attempt
+        case ev.JobStarted() | ev.StartFailed() | ev.JobExited():
+            return job.is_live and event.attempt == job.attempt
+        case _:
+            return job.is_live
 
 
-def _on_revoked(step: Step, job_id: JobId) -> None:
-    if job_id in step.state.jobs:
-        step.remove(job_id)
-
-
-def _on_life(step: Step, event: ev.JobStarted | ev.StartFailed | ev.JobExited) -> None:
-    """What is told of a disk is so whatever has become of the job."""
-    if isinstance(event, ev.StartFailed) and event.disk is not None:
-        step.state.stock.see(event.disk, event.problem)
-    job = step.state.jobs.get(event.job_id)
-    if job is None or not job.is_live or job.attempt != event.attempt:
-        return
+def _react_of_job(step: Step, event: ev.OneJobEvent, job: Job) -> None:
     match event:
         case ev.JobStarted():
             _on_started(step, job)
@@ -121,6 +103,50 @@ def _on_life(step: Step, event: ev.JobStarted | ev.StartFailed | ev.JobExited) -
             _on_start_failed(step, event, job)
         case ev.JobExited():
             _on_exited(step, event, job)
+        case ev.JobSuspended():
+            _on_suspended(step, job)
+        case ev.JobResumed():
+            _on_resumed(step, job)
+        case ev.FoundFrozen():
+            _on_found_frozen(step, job)
+        case ev.SuspendFailed():
+            _on_suspend_failed(step, event, job)
+        case ev.StopDelayed():
+            _on_delayed(step, event, job)
+        case ev.CapFailed():
+            step.state.caps.pop(job.id, None)  # nothing to take back
+            step.state.uncappable[job.id] = None
+        case ev.CancelRequested():
+            _on_cancel(step, event, job)
+        case ev.SuspendRequested():
+            _on_user_suspend(step, event, job)
+        case ev.ResumeRequested():
+            _on_user_resume(step, job)
+        case ev.PhaseAsked():
+            if job.phase is None:  # asked twice, the first time counts
+                asked = Phase(asked_s=event.at_s, expect_bytes=event.expect_bytes)
+                step.put(with_fields(job, phase=asked, reason=_reason_left(job)))
+        case ev.PhaseDone():
+            if job.phase is not None:
+                step.put(with_fields(job, phase=None, reason=_reason_left(job)))
+        case ev.ScratchRemoved():
+            step.put(with_fields(job, shares=(), scratch_kept=None, scratch_kept_since_s=None))
+        case ev.ScratchKept():
+            _on_scratch_kept(step, event, job)
+        case ev.ScratchUsed():
+            _on_scratch_used(step, event, job)
+        case ev.ScratchUnwanted():
+            why = Reason(code="ScratchRemove", text=f"'iod scratch remove' by {event.by}")
+            _begin_clearing(step, job, why, event.by)
+        case _:
+            assert_never(event)
+
+
+def _on_delayed(step: Step, event: ev.StopDelayed, job: Job) -> None:
+    if job.state is JobState.STOPPING:
+        step.put(with_fields(job, reason=Reason(code=_STOP_DELAYED, text=event.problem)))
+    elif job.wants_freeze != job.frozen:
+        step.put(with_fields(job, reason=Reason(code=_HOLD_DELAYED, text=event.problem)))
 
 
 def _on_exited(step: Step, event: ev.JobExited, job: Job) -> None:
@@ -329,7 +355,7 @@ def _on_requeue(step: Step, event: ev.RequeueRequested) -> None:
     does a job that was running and that somebody else put back.
     """
     if event.job_id not in step.state.jobs and event.ended is not None:
-        step.recall(event.ended)
+        step.state.add(event.ended)
     job = step.state.jobs.get(event.job_id)
     reason = Reason(code="Requeued", text=f"requeued by {event.by}")
     if job is None:
@@ -373,7 +399,7 @@ def _on_user_suspend(step: Step, event: ev.SuspendRequested, job: Job) -> None:
 def _on_user_resume(step: Step, job: Job) -> None:
     is_free = not (job.user_hold or job.io_hold or job.freeze_asked or job.frozen)
     if job.state is JobState.RUNNING and is_free:  # it has stopped itself
-        step.decide(Resume(job_id=job.id))
+        step.decisions.append(Resume(job_id=job.id))
     job = with_fields(job, user_hold=False, held_by_uid=None)
     if job.state is JobState.HELD:
         step.move(job, JobState.PENDING)
@@ -427,24 +453,12 @@ def _end_reason(job: Job, note: str) -> Reason | None:
     return Reason(code="Note", text=note) if note else None
 
 
-def hear(step: Step, event: ev.PhaseAsked | ev.PhaseDone, job: Job) -> None:
-    """A live job asks for its turn, or is done with it; asked twice, the first time counts."""
-    if isinstance(event, ev.PhaseDone):
-        phase = None
-    elif job.phase is None:
-        phase = Phase(asked_s=event.at_s, expect_bytes=event.expect_bytes)
-    else:
-        return
-    if phase is not job.phase:
-        step.put(with_fields(job, phase=phase, reason=_reason_left(job)))
-
-
 def grant(step: Step, job: Job) -> None:
     """The job has its turn from now on; nothing for one that does not wait for it."""
     if job.phase is None or job.phase.granted_s is not None:
         return
-    step.put(with_fields(job, phase=with_turn(job.phase, step.now_s)))
-    step.decide(Grant(job_id=job.id))
+    step.put(with_fields(job, phase=msgspec.structs.replace(job.phase, granted_s=step.now_s)))
+    step.decisions.append(Grant(job_id=job.id))
 
 
 def revoke(step: Step, job: Job, why: Reason | None) -> None:
@@ -460,11 +474,6 @@ def _reason_left(job: Job) -> Reason | None:
     return None if is_said else job.reason
 
 
-def with_turn(phase: Phase, granted_s: float) -> Phase:
-    """The phase with the turn had since then."""
-    return Phase(asked_s=phase.asked_s, expect_bytes=phase.expect_bytes, granted_s=granted_s)
-
-
 def wait_ends_s(rules: Rules, job: Job) -> float | None:
     """When a job that waits for its turn goes on in any case; None: it does not wait, or never.
 
@@ -474,35 +483,6 @@ def wait_ends_s(rules: Rules, job: Job) -> float | None:
     if job.phase is None or job.phase.granted_s is not None or limit_s is None:
         return None
     return job.phase.asked_s + limit_s
-
-
-END_GRACE_S: Final = 10.0
-"""From SIGTERM to SIGKILL for a job that has more in its space than it asked for."""
-
-
-def hear_of_scratch(
-    step: Step,
-    event: ev.ScratchRemoved | ev.ScratchKept | ev.ScratchUsed | ev.ScratchUnwanted,
-    job: Job,
-) -> None:
-    """Apply it to a job that holds space; what is told of another attempt changes nothing.
-
-    Of a job that runs nothing is removed, whoever says so.
-    """
-    if isinstance(event, ev.ScratchUnwanted):
-        if not job.is_live:
-            _hear_of_wish(step, event, job)
-    elif event.attempt != job.attempt:
-        return
-    elif isinstance(event, ev.ScratchUsed):
-        if job.is_live:
-            _hear_of_use(step, event, job)
-    elif not job.is_live:
-        if isinstance(event, ev.ScratchRemoved):
-            kept = {"scratch_kept": None, "scratch_kept_since_s": None}
-            step.put(with_fields(job, shares=(), **kept))
-        else:
-            _hear_of_kept(step, event, job)
 
 
 def end_keeping(step: Step) -> None:
@@ -519,7 +499,7 @@ def end_keeping(step: Step) -> None:
         _begin_clearing(step, step.state.jobs[job_id], why)
 
 
-def _hear_of_kept(step: Step, event: ev.ScratchKept, job: Job) -> None:
+def _on_scratch_kept(step: Step, event: ev.ScratchKept, job: Job) -> None:
     """Since when is counted from the first word of it, whatever is told or tried later."""
     since_s = job.scratch_kept_since_s
     if event.is_result is not None:
@@ -528,19 +508,14 @@ def _hear_of_kept(step: Step, event: ev.ScratchKept, job: Job) -> None:
     step.put(with_fields(job, scratch_kept=kept, scratch_kept_since_s=since_s))
 
 
-def _hear_of_wish(step: Step, event: ev.ScratchUnwanted, job: Job) -> None:
-    why = Reason(code="ScratchRemove", text=f"'iod scratch remove' by {event.by}")
-    _begin_clearing(step, job, why, event.by)
-
-
 def _begin_clearing(step: Step, job: Job, why: Reason, by: str = "") -> None:
     """Nobody wants it: also after a restart, and whatever keeps it then."""
     job = with_fields(job, scratch_unwanted=why, scratch_unwanted_by=by)
     step.put(with_fields(job, scratch_kept=None))
-    step.decide(clearing_of(job))
+    step.decisions.append(clearing_of(job))
 
 
-def _hear_of_use(step: Step, event: ev.ScratchUsed, job: Job) -> None:
+def _on_scratch_used(step: Step, event: ev.ScratchUsed, job: Job) -> None:
     if not event.is_over:
         if job.scratch_over is not None:
             step.put(with_fields(job, scratch_over=None))

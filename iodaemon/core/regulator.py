@@ -155,8 +155,7 @@ class Regulator:
 
     def begin_anew(self, step: Step, rules: Rules, why: str) -> None:
         """Remember nothing and hold nothing, as at the start of the daemon."""
-        for shadow in self.shadow.end(step.now_s):
-            step.pretend(shadow)
+        step.shadow.extend(self.shadow.end(step.now_s))
         self.forget()
         step.state.io_headroom_bytes_per_s = None
         step.state.start_limit, step.state.limits = None, ()
@@ -233,11 +232,10 @@ class Regulator:
             step.show(evidence)
 
     def _pretend(self, step: Step, rules: Rules, decide: _Decide) -> None:
-        for shadow in self.shadow.follow(step.state, step.now_s):
-            step.pretend(shadow)
+        step.shadow.extend(self.shadow.follow(step.state, step.now_s))
         view = View(step.state, rules.placement, step.now_s, self._rng, seen=self.shadow.overlay)
         for shadow in self.shadow.release_overdue(step.state, rules, step.now_s):
-            step.pretend(shadow)
+            step.shadow.append(shadow)
             for evidence in _evidence_of(view, rules, _release_of(shadow)):
                 step.show(msgspec.structs.replace(evidence, is_shadow=True))
         plan = self._plan(rules, decide, view, step)
@@ -247,8 +245,7 @@ class Regulator:
         done = tuple(self.shadow.apply(plan, step.state, step.now_s))
         for evidence in _truly(tables, {shadow.job_id for shadow in done}):
             step.show(msgspec.structs.replace(evidence, is_shadow=True))
-        for shadow in done:
-            step.pretend(shadow)
+        step.shadow.extend(done)
 
     def _plan(self, rules: Rules, decide: _Decide, view: View, step: Step) -> RegulationPlan:
         plan, self._memory = ask_regulation(
