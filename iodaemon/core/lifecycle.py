@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.error import InvariantError, TransitionError
-from iodaemon.core.job import ENDS, FINAL, LIVE, SUSPENDED, IoTotals, Job, JobState, Reason
+from iodaemon.core.job import ENDS, FINAL, LIVE, SUSPENDED, Job, JobState, Reason
 
 _S = JobState
 TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
@@ -46,21 +46,24 @@ def moved(job: Job, to: JobState, now_s: float, reason: Reason | None = None) ->
     """
     if to not in TRANSITIONS[job.state]:
         raise TransitionError(f"job {job.id}: no step leads from {job.state} to {to}")
-    spent_s = max(0.0, now_s - job.since_s)
-    match job.state:
-        case JobState.RUNNING | JobState.STOPPING:
-            job = msgspec.structs.replace(job, run_s=job.run_s + spent_s)
-        case JobState.SUSPENDED_IO:
-            job = msgspec.structs.replace(job, suspended_io_s=job.suspended_io_s + spent_s)
-        case JobState.SUSPENDED_USER:
-            job = msgspec.structs.replace(job, suspended_user_s=job.suspended_user_s + spent_s)
-        case _:
-            pass
+    booked = _BOOKED_IN.get(job.state)
+    if booked is not None:
+        spent_s = max(0.0, now_s - job.since_s)
+        job = msgspec.structs.replace(job, **{booked: getattr(job, booked) + spent_s})
     phase = job.phase if to in LIVE else None
     job = msgspec.structs.replace(job, state=to, since_s=now_s, reason=reason, phase=phase)
     return _ended(job, now_s) if to in FINAL else job
 
 
+_BOOKED_IN: Final[Mapping[JobState, str]] = MappingProxyType(
+    {
+        _S.RUNNING: "run_s",
+        _S.STOPPING: "run_s",
+        _S.SUSPENDED_IO: "suspended_io_s",
+        _S.SUSPENDED_USER: "suspended_user_s",
+    }
+)
+"""The field in which the time spent in a state counts."""
 _TIMES: Final = (
     *("since_s", "submitted_s", "started_s"),
     *("io_held_since_s", "immune_until_s", "kill_at_s", "scratch_kept_since_s"),
@@ -81,26 +84,17 @@ def shifted(job: Job, by_s: float) -> Job:
     return msgspec.structs.replace(job, **told, place=place)
 
 
+_OUTLIVES_ATTEMPTS: Final = (
+    *("id", "spec", "uid", "state", "since_s", "submitted_s", "place", "attempt"),
+    *("shares", "scratch_kept", "scratch_kept_since_s"),
+    *("scratch_unwanted", "scratch_unwanted_by"),
+)
+"""What a record keeps when the job waits for another attempt; the rest is in its history."""
+
+
 def renewed(job: Job) -> Job:
-    """The job as if it had not run yet, but for its attempts; what it did is in its history."""
-    return msgspec.structs.replace(
-        _let_go(job),
-        partition=None,
-        started_s=None,
-        ended_s=None,
-        run_s=0.0,
-        suspended_io_s=0.0,
-        suspended_user_s=0.0,
-        reason=None,
-        exit=None,
-        io=IoTotals(),
-        started_because=None,
-        expected=None,
-        tier=None,
-        staged=None,
-        charged_s=None,
-        scratch_most_bytes=0,
-    )
+    """The job as if it had not run yet, but for its attempts and what is left in its space."""
+    return Job(**{name: getattr(job, name) for name in _OUTLIVES_ATTEMPTS})
 
 
 def released(job: Job, why: Reason | None) -> Job:
@@ -109,13 +103,10 @@ def released(job: Job, why: Reason | None) -> Job:
 
 
 def _ended(job: Job, now_s: float) -> Job:
-    return msgspec.structs.replace(_let_go(job), ended_s=now_s)
-
-
-def _let_go(job: Job) -> Job:
     """It holds nothing and nobody holds it."""
     return msgspec.structs.replace(
         job,
+        ended_s=now_s,
         slots=(),
         user_hold=False,
         io_hold=False,

@@ -49,10 +49,6 @@ class ServiceTimes(msgspec.Struct, frozen=True, kw_only=True):
     writes: LoneTimes = LoneTimes()
     width: float = 1.0
 
-    def one_at_a_time(self) -> ServiceTimes:
-        """The same times, as of a device that is full with one request."""
-        return msgspec.structs.replace(self, width=1.0)
-
 
 def time_s(points: Sequence[tuple[float, float]], size_bytes: float) -> float:
     """What a request of this size takes, s, between and beyond the sizes that were measured.

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 _VALUE: Final = re.compile(r"[\d.,:x-]+[a-zA-Z]{0,3}", re.ASCII)
 """What stands between a launcher and its command: ``60s``, ``0-3``, ``0x3``."""
@@ -112,17 +112,38 @@ def script_of(command: Sequence[str]) -> Script:
     interpreter = interpreter_of(program)
     if interpreter is None:
         return Script(words[0], is_program=True)
-    values, programs = options_of(interpreter)
-    words = words[1:]
+    found = interpreted(interpreter, words[1:])
+    is_file = found.given_as == "file" and found.words
+    return Script(found.words[0] if is_file else "", is_program=False)
+
+
+class Interpreted(NamedTuple):
+    """What an interpreter is given to run.
+
+    Attributes:
+        given_as: a file, the name of a module (or archive), or a text in the words themselves.
+        option: before it; empty for a file.
+        words: of a file or module its name and what follows, if any; of a text that and its option.
+    """
+
+    given_as: Literal["file", "module", "text"]
+    option: str
+    words: Sequence[str]
+
+
+def interpreted(interpreter: str, words: Sequence[str]) -> Interpreted:
+    """What is run by the words behind an interpreter."""
+    values, programs = (frozenset(options.split()) for options in _INTERPRETERS[interpreter])
     while words and words[0].startswith("-"):
-        word, words = words[0], words[1:]
+        word, rest = words[0], words[1:]
         if word == "--":
-            break
-        if is_module(word, interpreter) or takes_program(word, values, programs):
-            return Script("", is_program=False)
-        if takes_next(word, values):
-            words = words[1:]
-    return Script(words[0] if words else "", is_program=False)
+            return Interpreted("file", "", rest)
+        if rest and _is_module(word, interpreter):
+            return Interpreted("module", word, rest)
+        if _takes_program(word, values, programs):
+            return Interpreted("text", word, words)
+        words = rest[1:] if _takes_next(word, values) else rest
+    return Interpreted("file", "", words)
 
 
 def is_shell(program: str) -> bool:
@@ -143,7 +164,7 @@ def shell_words(words: Sequence[str]) -> tuple[bool, Sequence[str]]:
     return is_line, words
 
 
-def is_module(word: str, interpreter: str) -> bool:
+def _is_module(word: str, interpreter: str) -> bool:
     """Whether what follows names the program, though it is no file: ``-m``, ``-um``, ``-jar``."""
     if interpreter == "java":
         return word in ("-jar", "-m", "--module")
@@ -192,7 +213,7 @@ def _without_options(launcher: str, words: Sequence[str]) -> Sequence[str]:
             break
         if is_mpi and word in _TWO_WORDS:
             words = words[2:]
-        elif word in values or (not is_mpi and takes_next(word, values)):
+        elif word in values or (not is_mpi and _takes_next(word, values)):
             words = words[1:]
         else:
             is_open = word.startswith("-") and word[-1].isalpha() and "=" not in word
@@ -202,7 +223,7 @@ def _without_options(launcher: str, words: Sequence[str]) -> Sequence[str]:
     return words
 
 
-def takes_next(word: str, values: frozenset[str]) -> bool:
+def _takes_next(word: str, values: frozenset[str]) -> bool:
     """Whether the word after an option is its value: after ``-o``, ``-vo``, not after ``-oL``."""
     if word in values:
         return True
@@ -214,7 +235,7 @@ def takes_next(word: str, values: frozenset[str]) -> bool:
     return False
 
 
-def takes_program(word: str, values: frozenset[str], programs: frozenset[str]) -> bool:
+def _takes_program(word: str, values: frozenset[str], programs: frozenset[str]) -> bool:
     """Whether a program is in or behind the option: ``-e``, ``-lane``, ``--eval=1``."""
     if word.partition("=")[0] in programs:
         return True
@@ -226,12 +247,6 @@ def takes_program(word: str, values: frozenset[str], programs: frozenset[str]) -
         if f"-{letter}" in programs:
             return True
     return False
-
-
-def options_of(interpreter: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The options of an interpreter that take a value, and those that take a program."""
-    values, programs = _INTERPRETERS[interpreter]
-    return frozenset(values.split()), frozenset(programs.split())
 
 
 LONGEST: Final = 4096

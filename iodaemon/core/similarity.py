@@ -25,15 +25,12 @@ from iodaemon.core.job import Job, JobKind, JobSpec
 from iodaemon.core.program import (
     LITTLE_WORK,
     NO_WORK,
+    interpreted,
     interpreter_of,
-    is_module,
     is_shell,
-    options_of,
     script_of,
     shell_words,
     simple_commands,
-    takes_next,
-    takes_program,
     without_launchers,
 )
 
@@ -201,24 +198,16 @@ def _of_interpreter(
     name: str, interpreter: str, rest: Sequence[str]
 ) -> tuple[str, tuple[str, ...] | None]:
     """A script or module; a program in the command line itself has a pattern and no name."""
-    values, programs = options_of(interpreter)
-    words = rest
-    if interpreter == "R" and words and words[0] == "CMD":
-        words = words[2:]
-    while words and words[0].startswith("-"):
-        word, words = words[0], words[1:]
-        if word == "--":
-            break
-        if words and is_module(word, interpreter):
-            option = word if word == "-jar" else "-m"
-            return f"{name} {option} {_generalised_name(_base(words[0]))}", pattern_of(words[1:])
-        if takes_program(word, values, programs):
-            return "", (name, *pattern_of(" ".join((word, *words)).split()))
-        if takes_next(word, values):
-            words = words[1:]
-    if words:
-        return _generalised_name(_base(words[0])), pattern_of(words[1:])
-    return name, pattern_of(rest)
+    words = rest[2:] if interpreter == "R" and rest and rest[0] == "CMD" else rest
+    found = interpreted(interpreter, words)
+    if found.given_as == "text":
+        return "", (name, *pattern_of(" ".join(found.words).split()))
+    if not found.words:
+        return name, pattern_of(rest)
+    program = _generalised_name(_base(found.words[0]))
+    if found.given_as == "module":
+        program = f"{name} {'-jar' if found.option == '-jar' else '-m'} {program}"
+    return program, pattern_of(found.words[1:])
 
 
 def pattern_of(words: Sequence[str]) -> tuple[str, ...]:

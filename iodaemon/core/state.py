@@ -24,9 +24,18 @@ from iodaemon.core.decision import (
     clearing_of,
 )
 from iodaemon.core.error import InvariantError
-from iodaemon.core.footprint import job_bytes
 from iodaemon.core.forecast import Outlook, Recollection
-from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobKind, JobState, Prediction, Reason
+from iodaemon.core.job import (
+    FINAL,
+    LIVE,
+    Job,
+    JobId,
+    JobKind,
+    JobState,
+    Prediction,
+    Reason,
+    job_bytes,
+)
 from iodaemon.core.lessons import Lessons
 from iodaemon.core.lifecycle import check_job, claim
 from iodaemon.core.limits import (
@@ -275,13 +284,6 @@ class State:
     def queue_reason(self, job_id: JobId) -> Reason | None:
         """What the admission says of a job that waits; None: that others came earlier."""
         return self.reasons.get(job_id) or self.reason_of_rest
-
-    def count_waiting(self, code: str) -> int:
-        """How many jobs the admission keeps waiting for a reason of this code."""
-        named = sum(reason.code == code for reason in self.reasons.values())
-        if self.reason_of_rest is None or self.reason_of_rest.code != code:
-            return named
-        return named + sum(job.id not in self.reasons for job in self.queue)
 
     def by_state(self) -> dict[JobState, int]:
         """How many jobs in memory are in each state, every state named."""

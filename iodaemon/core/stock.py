@@ -369,15 +369,6 @@ class Stock:
         """What a job takes of all ledgers."""
         return frozenset(self._held.get(job_id, ()))
 
-    def holds_on(self, disk: DiskId) -> dict[JobId, int]:
-        """Who holds how much of a disk, bytes."""
-        found: dict[JobId, int] = {}
-        for job_id, shares in self._shares.items():
-            for share in shares:
-                if share.disk == disk:
-                    found[job_id] = found.get(job_id, 0) + share.size_bytes
-        return found
-
     def promised_bytes(self) -> dict[str, int]:
         """What jobs hold of each disk of which any job holds something, bytes."""
         held: dict[str, int] = {}

@@ -276,7 +276,7 @@ def test_restored_jobs_hold_what_they_held_and_what_is_gone_counts_nowhere():
 
     state.check()
     assert 0 == free_of(state.stock.ledger("fast"), "fast0")
-    assert {JobId(1): GIB, JobId(2): GIB} == state.stock.holds_on(DiskId("fast0"))
+    assert {JobId(1): shares, JobId(2): shares[:1]} == state.stock.holders
 
 
 def test_a_promise_of_space_that_is_not_there_is_a_bug():

@@ -112,7 +112,7 @@ def _sharing(state: State, partition: Partition) -> dict[str, int]:
 
 def _storage(state: State) -> dict[str, Any]:
     """Tiers, their disks, and what is allocated to whom; nothing where there are no tiers."""
-    stock = state.stock
+    stock, holders = state.stock, state.stock.holders.items()
     if not stock.tiers:
         return {}
     free = stock.free_bytes()
@@ -127,7 +127,9 @@ def _storage(state: State) -> dict[str, Any]:
                 "free_bytes": free[disk.id],
                 "taken_by_others_bytes": disk.others_bytes,
                 "problem": f"not usable: {problem}" if problem else "",
-                "jobs": sorted(stock.holds_on(disk.id)),
+                "jobs": [
+                    i for i, shares in sorted(holders) if any(s.disk == disk.id for s in shares)
+                ],
             }
             for tier in stock.tiers
             for disk in tier.disks
@@ -141,7 +143,7 @@ def _storage(state: State) -> dict[str, Any]:
                 **pick(share, "tier", "disk", "size_bytes"),
                 "over": text_of(state.jobs[job_id].scratch_over),
             }
-            for job_id, shares in sorted(stock.holders.items())
+            for job_id, shares in sorted(holders)
             for share in shares
         ],
     }

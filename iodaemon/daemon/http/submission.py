@@ -12,8 +12,17 @@ import msgspec
 from aiohttp import web
 
 from iodaemon.api.model import SubmitAnswer
-from iodaemon.core.footprint import environment_bytes, job_bytes
-from iodaemon.core.job import Job, JobId, JobSpec, JobState, Reason, ScratchRequest, resume_command
+from iodaemon.core.job import (
+    Job,
+    JobId,
+    JobSpec,
+    JobState,
+    Reason,
+    ScratchRequest,
+    environment_bytes,
+    job_bytes,
+    resume_command,
+)
 from iodaemon.core.platform import Platform
 from iodaemon.core.stock import why_never
 from iodaemon.core.storage import Tier
