@@ -382,7 +382,7 @@ def _in_shadow(shadow: Shadow, job: Job, now_s: float) -> list[str]:
     since_s, why = held
     total = f", {duration(stood_s)} in all" if stood_s > now_s - since_s else ""
     lasted = f"in shadow it would stand still, since {duration(now_s - since_s)} ago{total}"
-    return [lasted + _after_colon(why.text)]
+    return [lasted + _after_colon(why)]
 
 
 def _after_colon(text: str) -> str:

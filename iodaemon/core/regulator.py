@@ -15,7 +15,7 @@ import msgspec
 
 from iodaemon.core.decision import ACTED, Evidence, RegulationPlan, ShadowStep, Weighed
 from iodaemon.core.handlers import grant, revoke
-from iodaemon.core.job import Job, JobId, JobState, Reason
+from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.lifecycle import released
 from iodaemon.core.rule import Limit, Mode, Refilling, Rules, ask_regulation, no_limit
 from iodaemon.core.state import State, with_fields
@@ -23,106 +23,108 @@ from iodaemon.core.step import Step
 from iodaemon.core.view import View
 
 
+class _Would(msgspec.Struct):
+    """What would have become of a job; None: it would not stand still, or never was let go."""
+
+    held_since_s: float | None = None
+    why: Reason | None = None
+    let_go_s: float | None = None
+    immune_until_s: float | None = None
+    stood_s: float = 0.0
+
+
 class Shadow:
-    """Who would be held.
+    """Who would be held, since when, and for how long in all.
 
     Invariant: after ``follow`` only live jobs are in it.
     """
 
     def __init__(self) -> None:
-        self._held_since_s: dict[JobId, float] = {}
-        self._held_why: dict[JobId, Reason] = {}
-        self._let_go_s: dict[JobId, float] = {}
-        self._immune_until_s: dict[JobId, float] = {}
-        self._stood_s: dict[JobId, float] = {}
+        self._jobs: dict[JobId, _Would] = {}
 
     @property
     def holds_any(self) -> bool:
         """True while a job would stand still."""
-        return bool(self._held_since_s)
+        return bool(self._jobs) and bool(self._held())
 
     def stood_s(self, now_s: float) -> dict[JobId, float]:
         """How long each job that would have been held at all would have stood still until now."""
-        total_s = dict(self._stood_s)
-        for job_id, since_s in self._held_since_s.items():
-            total_s[job_id] = total_s.get(job_id, 0.0) + max(0.0, now_s - since_s)
-        return dict(sorted(total_s.items()))
+        total_s = {}
+        for job_id, would in sorted(self._jobs.items()):
+            since_s = now_s if would.held_since_s is None else would.held_since_s
+            total_s[job_id] = would.stood_s + max(0.0, now_s - since_s)
+        return total_s
 
-    def held_for(self, job_id: JobId) -> tuple[float, Reason] | None:
+    def held_for(self, job_id: JobId) -> tuple[float, str] | None:
         """Since when the job would stand still now, s, and why; None: it would run."""
-        since_s = self._held_since_s.get(job_id)
-        return None if since_s is None else (since_s, self._held_why[job_id])
+        would = self._jobs.get(job_id)
+        if would is None or would.held_since_s is None:
+            return None
+        return would.held_since_s, "" if would.why is None else would.why.text
 
     def overlay(self, job: Job) -> Job:
         """The job as it would be; what it told of its I/O means nothing where no job waits."""
         if job.phase is not None:
             job = with_fields(job, phase=None)
-        since_s = self._held_since_s.get(job.id)
-        before_s = self._stood_s.get(job.id, 0.0)
-        if since_s is not None:
-            return with_fields(
-                job,
-                io_hold=True,
-                io_held_since_s=since_s,
-                suspended_io_s=job.suspended_io_s + before_s,
-            )
-        if job.id in self._let_go_s:
-            return with_fields(
-                job,
-                since_s=max(job.since_s, self._let_go_s[job.id]),
-                suspended_io_s=job.suspended_io_s + before_s,
-                immune_until_s=self._immune_until_s.get(job.id, job.immune_until_s),
-            )
-        return job
+        would = self._jobs.get(job.id)
+        if would is None:
+            return job
+        suspended_io_s = job.suspended_io_s + would.stood_s
+        if would.held_since_s is not None:
+            held = {"io_hold": True, "io_held_since_s": would.held_since_s}
+            return with_fields(job, suspended_io_s=suspended_io_s, **held)
+        since_s = max(job.since_s, would.let_go_s or 0.0)
+        until_s = job.immune_until_s if would.immune_until_s is None else would.immune_until_s
+        told = {"since_s": since_s, "immune_until_s": until_s}
+        return with_fields(job, suspended_io_s=suspended_io_s, **told)
 
     def follow(self, state: State, now_s: float) -> Iterator[ShadowStep]:
         """Forget jobs that have ended; yields the end of what they would have stood still."""
         live = {job.id for job in state.live}
-        for job_id in sorted(self._held_since_s.keys() - live):
-            job = state.jobs.get(job_id)
-            ended_s = now_s if job is None or job.ended_s is None else job.ended_s
-            yield self._release(job_id, ended_s, Reason(code="Ended", text="the job ended"))
-        for book in (self._let_go_s, self._immune_until_s, self._stood_s):
-            for job_id in [job_id for job_id in book if job_id not in live]:
-                del book[job_id]
+        for job_id in sorted(self._jobs.keys() - live):
+            if self._jobs[job_id].held_since_s is not None:
+                job = state.jobs.get(job_id)
+                ended_s = now_s if job is None or job.ended_s is None else job.ended_s
+                yield self._release(job_id, ended_s, Reason(code="Ended", text="the job ended"))
+            del self._jobs[job_id]
 
     def end(self, now_s: float) -> Iterator[ShadowStep]:
         """Regulation is no longer in shadow: yields the end of what would have stood still."""
-        for job_id in sorted(self._held_since_s):
+        for job_id, _ in self._held():
             yield self._release(job_id, now_s, Reason(code="Mode", text="no longer in shadow"))
 
     def apply(self, plan: RegulationPlan, state: State, now_s: float) -> Iterator[ShadowStep]:
         """Take in what the rule decided; yields what would have been done."""
         for job_id in plan.resumes:
-            if job_id in self._held_since_s:
+            if self.held_for(job_id) is not None:
                 yield self._release(job_id, now_s, plan.reasons.get(job_id))
         for job_id in plan.suspends:
-            if job_id not in plan.resumes and self._may_be_held(state, job_id, now_s):
-                self._held_since_s[job_id] = now_s
-                reason = plan.why_suspended(job_id)
-                self._held_why[job_id] = reason
-                yield ShadowStep(job_id=job_id, at_s=now_s, verdict="suspend", reason=reason)
+            job = self.overlay(state.jobs[job_id])
+            if job_id not in plan.resumes and state.may_hold(job, now_s):
+                would = self._jobs.setdefault(job_id, _Would())
+                would.held_since_s, would.why = now_s, plan.why_suspended(job_id)
+                yield ShadowStep(job_id=job_id, at_s=now_s, verdict="suspend", reason=would.why)
 
     def release_overdue(self, state: State, rules: Rules, now_s: float) -> Iterator[ShadowStep]:
         """The controller's guard, as it would act."""
-        for job_id, since_s in sorted(self._held_since_s.items()):
+        for job_id, since_s in self._held():
             limit_s = rules.longest_suspension_s(state.jobs[job_id])
             if limit_s is not None and since_s + limit_s <= now_s:
-                self._immune_until_s[job_id] = now_s + limit_s
+                self._jobs[job_id].immune_until_s = now_s + limit_s
                 reason = Reason(code="MaxSuspend", text=f"stood still for {limit_s:g} s")
                 yield self._release(job_id, now_s, reason)
 
-    def _may_be_held(self, state: State, job_id: JobId, now_s: float) -> bool:
-        job = self.overlay(state.jobs[job_id])
-        unknown = state.meter.bandwidth(job_id) is None
-        runs = job.state is JobState.RUNNING and not job.wants_freeze
-        return runs and not (job.spec.no_suspend or job.is_immune(now_s) or unknown)
+    def _held(self) -> list[tuple[JobId, float]]:
+        """Who would stand still now, and since when, s."""
+        jobs = sorted(self._jobs.items())
+        return [(i, each.held_since_s) for i, each in jobs if each.held_since_s is not None]
 
     def _release(self, job_id: JobId, now_s: float, reason: Reason | None) -> ShadowStep:
-        lasted_s = max(0.0, now_s - self._held_since_s.pop(job_id))
-        del self._held_why[job_id]
-        self._let_go_s[job_id] = now_s
-        self._stood_s[job_id] = self._stood_s.get(job_id, 0.0) + lasted_s
+        would = self._jobs[job_id]
+        assert would.held_since_s is not None
+        lasted_s = max(0.0, now_s - would.held_since_s)
+        would.held_since_s, would.let_go_s = None, now_s
+        would.stood_s += lasted_s
         return ShadowStep(
             job_id=job_id, at_s=now_s, verdict="resume", reason=reason, lasted_s=lasted_s
         )
@@ -284,10 +286,7 @@ def _release_of(shadow: ShadowStep) -> RegulationPlan:
 
 def _hold(step: Step, job: Job, plan: RegulationPlan) -> bool:
     """Suspend, unless the job is protected from every rule; True when it is done."""
-    unknown = step.state.meter.bandwidth(job.id) is None
-    if job.state is not JobState.RUNNING or job.wants_freeze:
-        return False
-    if job.spec.no_suspend or job.is_immune(step.now_s) or unknown:
+    if not step.state.may_hold(job, step.now_s):
         return False
     why = plan.why_suspended(job.id)
     held = {"io_held_since_s": step.now_s, "hold_reason": why, "release_reason": None}

@@ -230,6 +230,13 @@ class State:
         runs = job.state is JobState.RUNNING and not job.wants_freeze
         return self.can_cap and runs and job_id not in self.uncappable
 
+    def may_hold(self, job: Job, now_s: float) -> bool:
+        """The guard before every rule: whether regulation may suspend the job now."""
+        runs = job.state is JobState.RUNNING and not job.wants_freeze
+        if not runs or job.spec.no_suspend or job.is_immune(now_s):
+            return False
+        return self.meter.bandwidth(job.id) is not None
+
     def _held(self, partition: Partition) -> int:
         pools = len(self._free[partition.id]) + len(self._places[partition.id])
         return len(partition.slots) - pools
