@@ -17,9 +17,7 @@ from iodaemon.core.platform import Platform
 class Timer(Protocol):
     """A call that has not been made yet."""
 
-    def cancel(self) -> None:
-        """The call will not be made; harmless when it already was."""
-        ...
+    def cancel(self) -> None: ...
 
 
 class Timeline(Protocol):
@@ -46,9 +44,7 @@ class Backend(Protocol):
     """
 
     @property
-    def platform(self) -> Platform:
-        """What can be handed out."""
-        ...
+    def platform(self) -> Platform: ...
 
     @property
     def offers(self) -> frozenset[type]:

@@ -366,7 +366,6 @@ class Controller:
         step.decisions.append(Reject(job_id=job_id, reason=reason))
 
     def _end_for_want_of_space(self, step: Step) -> bool:
-        """Whether any job did."""
         reasons = self.state.reasons.items()
         ends = [(job_id, why) for job_id, why in reasons if why.code == NO_SPACE_AT_ALL]
         for job_id, reason in ends:

@@ -158,7 +158,6 @@ def space_until(state: State, job: Job, now_s: float) -> str:
 
 
 def _wanted(stock: Stock, job: Job) -> list[Tier]:
-    """The tiers of which it may get space; those that could never hold it left out."""
     request = job.spec.scratch
     if request is None:
         return []
@@ -184,7 +183,6 @@ def _past(state: State, job_id: JobId, now_s: float) -> str:
 
 
 def _promised(state: State, job: Job, now_s: float) -> str:
-    """By when the admission has promised to start it."""
     promised_s = state.reservations.get(job.id)
     if promised_s is None:
         return ""
@@ -350,7 +348,6 @@ def _running_parts(state: State, job: Job, now_s: float, shadow: Shadow) -> list
 
 
 def _most(cap: Cap) -> str:
-    """What a job may move at most."""
     rates = {"read": cap.read_bytes_per_s, "write": cap.written_bytes_per_s}
     told = [
         f"{word} {rate / 1e6:.1f} MB/s on {device}"
@@ -361,7 +358,6 @@ def _most(cap: Cap) -> str:
 
 
 def _resumed(state: State, job: Job, now_s: float) -> list[str]:
-    """That the regulation let it go of late, and why."""
     evidence = state.evidence.get(job.id)
     if evidence is None or now_s - evidence.at_s > RECENT_S:
         return []
@@ -372,7 +368,6 @@ def _resumed(state: State, job: Job, now_s: float) -> list[str]:
 
 
 def _in_shadow(shadow: Shadow, job: Job, now_s: float) -> list[str]:
-    """What regulation would have done to it."""
     stood_s = shadow.stood_s(now_s).get(job.id)
     if stood_s is None:
         return []

@@ -85,7 +85,6 @@ class Fading(msgspec.Struct):
 
     @property
     def spread(self) -> float:
-        """The standard deviation; 0 for a single run."""
         return math.sqrt(max(0.0, self._squares) / self.weight) if self.weight > 0.0 else 0.0
 
 
@@ -209,7 +208,6 @@ class Answer(NamedTuple):
 
     @property
     def confidence(self) -> float:
-        """0 to 1."""
         return self.prediction.confidence
 
 
@@ -267,7 +265,6 @@ class Book:
         return tuple(noticed)
 
     def has(self, key: Key) -> bool:
-        """Whether anything is remembered under it."""
         return self._get(key) is not None
 
     def drop(self, key: Key) -> bool:
@@ -409,7 +406,6 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def moved_bytes_per_s(self) -> float:
-        """Read and written, as a mean over its run."""
         return (self.read_bytes + self.written_bytes) / self.run_s
 
     @property
@@ -462,10 +458,6 @@ class Recollection:
         self.accuracy: dict[Source, Accuracy] = {}
 
     # -- for the outlook -----------------------------------------------------------------------
-
-    def kinds(self, job: Job) -> tuple[Key, ...]:
-        """By what the job is alike others."""
-        return keys_of(job)
 
     def find(self, job: Job) -> Prediction | None:
         """What is to be expected of the job, at its submission; None: nothing like it has run."""
@@ -609,7 +601,7 @@ class Outlook:
             known = job.spec.declared
             if self._experience is not None and (known is None or job.spec.walltime_s is None):
                 found = self._experience.find(job)
-                self._follow(job, self._experience.kinds(job))
+                self._follow(job, keys_of(job))
                 known = found if known is None else _with_run(known, found)
             self._hints[job.id] = known
         return self._hints[job.id]

@@ -170,12 +170,10 @@ class JobState(enum.StrEnum):
 
     @property
     def code(self) -> str:
-        """The two-letter code (one letter for some), for example ``SI``."""
         return _CODES[self]
 
     @property
     def is_final(self) -> bool:
-        """True when the job is over."""
         return self in FINAL
 
     @property
@@ -306,7 +304,6 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shell_code(self) -> int:
-        """The code a shell would show: the exit code, 128 + N for a signal, 1 for unknown."""
         if self.signal is not None:
             return 128 + self.signal
         return 1 if self.code is None else self.code
@@ -325,7 +322,6 @@ class IoTotals(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_bytes(self) -> int | None:
-        """Read plus written, or None when both are unknown."""
         if self.read_bytes is None and self.written_bytes is None:
             return None
         return (self.read_bytes or 0) + (self.written_bytes or 0)
@@ -463,12 +459,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_live(self) -> bool:
-        """True while the job holds slots."""
         return self.state in LIVE
 
     @property
     def wants_freeze(self) -> bool:
-        """True when either hold bit asks for the job to stand still."""
         return self.user_hold or self.io_hold
 
     @property

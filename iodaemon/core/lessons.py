@@ -51,7 +51,6 @@ class Lessons:
         return self._users[uid_of(kind)][kind]
 
     def get(self, kind: JobKind) -> Lesson | None:
-        """What is known of the kind; None: nothing."""
         own = self._users.get(uid_of(kind))
         return None if own is None else own.get(kind)
 

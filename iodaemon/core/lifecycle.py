@@ -98,7 +98,6 @@ def renewed(job: Job) -> Job:
 
 
 def released(job: Job, why: Reason | None) -> Job:
-    """The job when the regulation no longer holds it."""
     return msgspec.structs.replace(job, io_hold=False, io_held_since_s=None, release_reason=why)
 
 

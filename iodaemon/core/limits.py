@@ -79,7 +79,6 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def behind(self) -> Reason:
-        """Why a job waits that is not the next."""
         text = "waits behind jobs submitted earlier"
         if self.fair:
             text = "waits its turn: jobs of users who hold fewer CPUs, and earlier ones, come first"
@@ -208,7 +207,6 @@ class Users:
         return ""
 
     def is_too_large(self, job: Job) -> bool:
-        """True for a job that alone is more than a user may have."""
         return self.sharing.max_slots is not None and job.spec.cpus > self.sharing.max_slots
 
     def _own(
@@ -244,7 +242,6 @@ def _list(user: _User, job: Job, *, is_there: bool) -> None:
 
 
 def share_of(limit: StartLimit, kind: JobKind) -> float:
-    """What a job of this kind takes of what is contended for, 1 being all of it."""
     return limit.shares.get(kind, limit.share)
 
 
@@ -254,14 +251,12 @@ def needed_bytes(limit: StartLimit, footprint_bytes: float | None) -> float:
 
 
 def after_start(limit: StartLimit, share: float, *, memory_bytes: float = 0.0) -> StartLimit:
-    """What is left when a job has started that takes so much."""
     most = None if limit.most is None else limit.most - 1
     left = None if limit.memory_bytes is None else limit.memory_bytes - memory_bytes
     return msgspec.structs.replace(limit, most=most, free=limit.free - share, memory_bytes=left)
 
 
 def after_end(limit: StartLimit, share: float, *, memory_bytes: float = 0.0) -> StartLimit:
-    """What is left when a job has ended that took so much."""
     most = None if limit.most is None else limit.most + 1
     left = None if limit.memory_bytes is None else limit.memory_bytes + memory_bytes
     return msgspec.structs.replace(limit, most=most, free=limit.free + share, memory_bytes=left)
@@ -318,5 +313,4 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def why(self) -> Reason:
-        """Why a job waits."""
         return Reason(code=DRAIN, text=drained(self.by, self.reason))

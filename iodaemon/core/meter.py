@@ -56,7 +56,6 @@ class Bandwidth(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_bytes_per_s(self) -> float:
-        """Read plus written."""
         return self.read_bytes_per_s + self.written_bytes_per_s
 
 
@@ -98,7 +97,6 @@ class DeviceLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_bytes_per_s(self) -> float:
-        """Read plus written."""
         return self.read_bytes_per_s + self.written_bytes_per_s
 
 
@@ -242,10 +240,14 @@ class Meter:
     Invariant: ``bandwidth`` speaks of the slice between the last two samples; a job that is
     not in both (unless it started in between) has no rate, which is not a rate of 0. Counters of
     one attempt are never compared with those of another.
+
+    Attributes:
+        last: the last sample taken; None before the first.
+        devices: what each went through in the last slice.
     """
 
     def __init__(self) -> None:
-        self._last: Sample | None = None
+        self.last: Sample | None = None
         self._bandwidth: dict[JobId, Bandwidth] = {}
         self._active: dict[JobId, Bandwidth] = {}
         self._begun: set[JobId] = set()
@@ -254,13 +256,7 @@ class Meter:
         self._peak_bytes: dict[JobId, int] = {}
         self.devices: dict[DeviceId, DeviceLoad] = {}
 
-    @property
-    def last(self) -> Sample | None:
-        """The last sample taken; None before the first."""
-        return self._last
-
     def begin(self, job_id: JobId) -> None:
-        """The job starts now, with counters at zero."""
         self._begun.add(job_id)
 
     def take(self, sample: Sample, *, run_s: Mapping[JobId, float]) -> None:
@@ -275,7 +271,7 @@ class Meter:
         before_s, self._run_s = self._run_s, dict(run_s)
         begun, self._begun = self._begun, self._begun.difference(sample.jobs)
         ended, self._ended = self._ended, set()
-        last, self._last = self._last, sample
+        last, self.last = self.last, sample
         self._note_peaks(sample)
         self._bandwidth = {}
         if last is None or sample.at_s <= last.at_s:
@@ -295,7 +291,6 @@ class Meter:
         self.devices = _loads(last, sample, interval_s)
 
     def forget(self, job_id: JobId) -> None:
-        """Drop all that is kept of a job that ended."""
         self._bandwidth.pop(job_id, None)
         self._active.pop(job_id, None)
         self._begun.discard(job_id)
@@ -309,9 +304,9 @@ class Meter:
 
     def counters(self, job_id: JobId) -> JobCounters | None:
         """The job's counters at the last sample; None where there are none."""
-        if self._last is None or job_id in self._ended:
+        if self.last is None or job_id in self._ended:
             return None
-        return self._last.jobs.get(job_id)
+        return self.last.jobs.get(job_id)
 
     def peak_bytes(self, job_id: JobId) -> int | None:
         """The most that this attempt of the job had in memory at any sample; None: unknown."""

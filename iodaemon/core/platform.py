@@ -123,7 +123,6 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cpus(self) -> list[int]:
-        """All logical CPUs of it, rising."""
         return sorted({cpu for slot in self.slots[: self.size] for cpu in slot.cpus})
 
 
@@ -194,7 +193,6 @@ class Platform(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def slot_count(self) -> int:
-        """Slots of all partitions together."""
         return sum(partition.size for partition in self.partitions)
 
     @cached_property
@@ -212,7 +210,6 @@ class Platform(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {partition.id: partition for partition in self.partitions}
 
     def has_slots(self, partition_id: PartitionId, slots: Iterable[SlotId]) -> bool:
-        """True when there is such a partition, and all of these slots are in it."""
         partition = self._by_id.get(partition_id)
         return partition is not None and {slot.id for slot in partition.slots}.issuperset(slots)
 

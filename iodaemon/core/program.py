@@ -132,7 +132,6 @@ class Interpreted(NamedTuple):
 
 
 def interpreted(interpreter: str, words: Sequence[str]) -> Interpreted:
-    """What is run by the words behind an interpreter."""
     values, programs = (frozenset(options.split()) for options in _INTERPRETERS[interpreter])
     while words and words[0].startswith("-"):
         word, rest = words[0], words[1:]
@@ -147,7 +146,6 @@ def interpreted(interpreter: str, words: Sequence[str]) -> Interpreted:
 
 
 def is_shell(program: str) -> bool:
-    """True for a shell's name."""
     return program in _SHELLS
 
 

@@ -44,7 +44,6 @@ class Shadow:
 
     @property
     def holds_any(self) -> bool:
-        """True while a job would stand still."""
         return bool(self._jobs) and bool(self._held())
 
     def stood_s(self, now_s: float) -> dict[JobId, float]:
@@ -180,7 +179,6 @@ class Regulator:
             step.show(evidence)
 
     def regulate(self, step: Step, rules: Rules) -> None:
-        """One timeslice is over."""
         self._ask(step, rules, rules.regulation.decide)
 
     def refill(self, step: Step, rules: Rules) -> None:
@@ -257,7 +255,6 @@ class Regulator:
 
 
 def _give_turns(step: Step, plan: RegulationPlan) -> None:
-    """Who gets and who loses the turn, and why the others go on waiting for it."""
     for job_id in plan.revokes:
         revoke(step, step.state.jobs[job_id], plan.reasons.get(job_id))
     for job_id in plan.grants:
@@ -270,7 +267,6 @@ def _give_turns(step: Step, plan: RegulationPlan) -> None:
 
 
 def _slow_down(step: Step, plan: RegulationPlan) -> None:
-    """Put the plan's caps on jobs that run, and take back those that are not in it any more."""
     for job_id in sorted(step.state.caps.keys() - plan.caps.keys()):
         step.uncap(job_id, plan.reasons.get(job_id))
     for job_id, cap in sorted(plan.caps.items()):

@@ -138,7 +138,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def chooses_tier(self) -> bool:
-        """The admission puts a job that names no tier on any."""
         return getattr(self.admission, "chooses_tier", False)
 
     def cautions(self, platform: Platform) -> tuple[str, ...]:
@@ -306,7 +305,6 @@ def _check_regulation(plan: object, state: State) -> None:
 
 
 def _check_caps(caps: object, state: State) -> None:
-    """Existing jobs and devices, and rates that let a job go on."""
     if not isinstance(caps, Mapping):
         raise BadAnswer(f"caps is {type(caps).__name__}, not a mapping")
     devices = {device.id for device in state.platform.devices}
@@ -324,7 +322,6 @@ def _check_caps(caps: object, state: State) -> None:
 
 
 def _check_limit(limit: object) -> None:
-    """How many jobs may start: numbers that can be reckoned with, and words for who waits."""
     if not isinstance(limit, StartLimit):
         raise BadAnswer(f"starts is {type(limit).__name__}, not StartLimit")
     if not isinstance(limit.why, Reason):

@@ -46,12 +46,10 @@ class RuleFault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def part(self) -> str:
-        """What is set aside: the policy, or the rule of a tier."""
         return f"tier {self.tier}" if self.tier else "policy"
 
     @property
     def text(self) -> str:
-        """In one line, for people."""
         return rule_failed(self.kind, self.rule, self.part, self.place, self.problem)
 
 
@@ -113,13 +111,11 @@ def rule_error(
 
 
 def name_of(rule: object) -> str:
-    """The module and class of a rule."""
     type_ = type(rule)
     return f"{type_.__module__}:{type_.__qualname__}"
 
 
 def defined_at(method: object) -> str:
-    """File and line at which a method begins."""
     code = getattr(method, "__code__", None)
     return "?" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 

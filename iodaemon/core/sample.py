@@ -61,7 +61,6 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moved_bytes(self) -> int | None:
-        """Read plus written, or None when both are unknown."""
         if self.read_bytes is None and self.written_bytes is None:
             return None
         return (self.read_bytes or 0) + max(0, self.written_bytes or 0)

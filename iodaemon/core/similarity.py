@@ -62,12 +62,10 @@ class Key(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """As people see and write it."""
         return f"{self.kind}:{self.text}"
 
 
 def keys_of(job: Job) -> tuple[Key, ...]:
-    """The job's keys, from the specific to the general."""
     spec = job.spec
     return _find_keys(job.uid, spec.name, spec.command, spec.cwd)
 
@@ -82,7 +80,6 @@ def kind_of(job: Job) -> JobKind:
 
 
 def kind_of_key(key: Key) -> JobKind:
-    """The kind of the jobs that have this key; of most keys there is none."""
     return JobKind(f"{key.uid} {key.shown}")
 
 
@@ -175,7 +172,6 @@ def _work_of(command: Sequence[str], depth: int) -> tuple[str, tuple[str, ...] |
 
 
 def _of_shell(shell: str, rest: Sequence[str], depth: int) -> tuple[str, tuple[str, ...] | None]:
-    """A script, or a line of commands."""
     is_line, words = shell_words(rest)
     if is_line:
         line = words[0] if words else ""

@@ -32,7 +32,6 @@ from iodaemon.core.job import (
     JobId,
     JobKind,
     JobState,
-    Prediction,
     Reason,
     job_bytes,
 )
@@ -82,6 +81,9 @@ class State:
         kept_finished: so many finished jobs stay in memory.
         experience: what earlier jobs teach of later ones. None: nothing is learned.
         sharing: what each user may have, and in what order they have it. None: as they come.
+
+    Attributes:
+        next_id: the number the next job will get; ids are never used twice.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class State:
         self.starts_blocked = ""
         self.drain: Drain | None = None
         self.evidence: dict[JobId, Evidence] = {}
-        self._next_id = 1
+        self.next_id = JobId(1)
         self.delayed: dict[JobId, float] = {}
         self._kinds: dict[JobId, JobKind] = {}
         self._pending: dict[JobId, Job] = {}
@@ -135,11 +137,6 @@ class State:
             self._pools |= {slot: pool for pool in pools for slot in pool}
 
     # -- reading ---------------------------------------------------------------------------
-
-    @property
-    def next_id(self) -> JobId:
-        """The number the next job will get; ids are never used twice."""
-        return JobId(self._next_id)
 
     @property
     def pending(self) -> Iterator[Job]:
@@ -175,7 +172,6 @@ class State:
 
     @property
     def live(self) -> Iterator[Job]:
-        """Jobs that hold slots, ordered by id."""
         return iter(self._live.values())
 
     def slots_free(self, partition_id: PartitionId) -> int:
@@ -194,7 +190,6 @@ class State:
         return max(0, min(free, pools))
 
     def slots_idle(self, partition_id: PartitionId) -> int:
-        """Slots of the partition that are neither taken nor, by jobs that share them, busy."""
         partition = self.platform.partition(partition_id)
         return max(0, partition.size - self._held(partition))
 
@@ -225,7 +220,6 @@ class State:
         return needed_bytes(limit, self.footprint_bytes(job.id)) > limit.memory_bytes
 
     def may_cap(self, job_id: JobId) -> bool:
-        """Whether the job runs, and can be slowed down."""
         job = self.jobs[job_id]
         runs = job.state is JobState.RUNNING and not job.wants_freeze
         return self.can_cap and runs and job_id not in self.uncappable
@@ -240,14 +234,6 @@ class State:
     def _held(self, partition: Partition) -> int:
         pools = len(self._free[partition.id]) + len(self._places[partition.id])
         return len(partition.slots) - pools
-
-    def predicted(self, job_id: JobId) -> Prediction:
-        """What the job is expected to move now, if it runs."""
-        return self.outlook.predicted(self.jobs[job_id])
-
-    def expected(self, job_id: JobId) -> Prediction:
-        """What the job is expected to move as a mean over its whole run."""
-        return self.outlook.expected(self.jobs[job_id])
 
     def kind(self, job_id: JobId) -> JobKind:
         """What the job is like; found once, as a rule may ask it of all that wait."""
@@ -293,7 +279,6 @@ class State:
         return self.reasons.get(job_id) or self.reason_of_rest
 
     def by_state(self) -> dict[JobState, int]:
-        """How many jobs in memory are in each state, every state named."""
         counts = dict.fromkeys(JobState, 0)
         for job in self.jobs.values():
             counts[job.state] += 1
@@ -320,7 +305,7 @@ class State:
         for job in sorted(jobs, key=lambda job: job.queue_key):
             self.add(job)
         self.forget_finished()
-        self._next_id = max(self._next_id, next_id)
+        self.next_id = max(self.next_id, next_id)
 
     def let_choose(self, *, any_tier: bool) -> None:
         """From now on the admission rule chooses the tier of who names none, or it does not."""
@@ -330,10 +315,9 @@ class State:
                 self._note_readiness(job)
 
     def add(self, job: Job) -> None:
-        """Take in a job that is new here."""
         if job.id in self.jobs:
             raise InvariantError(f"job {job.id} exists already; ids are never used twice")
-        self._next_id = max(self._next_id, job.id + 1)
+        self.next_id = max(self.next_id, JobId(job.id + 1))
         self.jobs[job.id] = job
         self.users.note(None, job)
         self.stock.follow(None, job)
@@ -539,7 +523,7 @@ class State:
         current = all(self.jobs[i] is job for i, job in listed)
         claim(current, "the queue and the live index hold the last record of each job")
         claim(list(self._live) == sorted(live), "the live index lists exactly the live jobs")
-        claim(all(i < self._next_id for i in self.jobs), "the next id is above all ids")
+        claim(all(i < self.next_id for i in self.jobs), "the next id is above all ids")
         claim(set(self.reasons) <= set(pending), "only pending jobs have a queue reason")
         claim(set(self.delayed) <= set(pending), "only pending jobs are delayed")
         users = Users(self.users.sharing)
@@ -565,5 +549,4 @@ class State:
 
 
 def with_fields(job: Job, **fields: object) -> Job:
-    """The job with these fields changed."""
     return msgspec.structs.replace(job, **fields)

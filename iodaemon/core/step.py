@@ -70,7 +70,6 @@ class Step:
         return [jobs[i] for i in sorted(self._touched) if i in jobs and jobs[i].is_live]
 
     def add(self, job: Job) -> None:
-        """A new job."""
         self.state.add(job)
         self._touched.add(job.id)
         self._transitions.append(
@@ -78,7 +77,6 @@ class Step:
         )
 
     def remove(self, job_id: JobId) -> None:
-        """A job that never was."""
         self.state.remove(job_id)
         self._removed.append(job_id)
 
@@ -151,7 +149,6 @@ class Step:
         self.put(renewed(self.state.jobs[job.id]))
 
     def cap(self, job_id: JobId, cap: Cap, reason: Reason | None) -> None:
-        """Slow a job down; one that has this cap keeps it."""
         known = self.state.caps.get(job_id)
         if known is not None and known.cap == cap:
             return
@@ -179,7 +176,6 @@ class Step:
             self.state.trials.append(trial)
 
     def learn(self, kind: JobKind, lesson: Lesson) -> None:
-        """What the regulation learned of a kind of jobs."""
         self._note_lesson(kind, *self.state.lessons.learn(kind, lesson))
 
     def note_peak(self, kind: JobKind, peak_bytes: int, *, is_whole: bool) -> None:
@@ -189,7 +185,6 @@ class Step:
             self._note_lesson(kind, *changed)
 
     def forget_lesson(self, kind: JobKind) -> None:
-        """Nothing is known of the kind any more."""
         if self.state.lessons.drop(kind):
             self._lessons[kind] = None
 
@@ -200,7 +195,6 @@ class Step:
             self._lessons[gone] = None
 
     def plan(self, wake_at_s: float | None) -> Plan:
-        """All of it."""
         return Plan(
             decisions=tuple(self.decisions),
             changed=tuple(sorted(self._touched - set(self._removed))),

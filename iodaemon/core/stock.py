@@ -19,7 +19,6 @@ from iodaemon.core.job import DiskId, Job, JobId, Reason, ScratchRequest, Share,
 from iodaemon.core.storage import (
     Allocation,
     Refusal,
-    Storage,
     StorageLedger,
     StorageRequest,
     StorageView,
@@ -51,20 +50,11 @@ class Sketch:
         rng: random.Random | None = None,
         without: frozenset[Allocation] = frozenset(),
     ) -> None:
+        self.storage = below.storage
+        self.rng = below.rng if rng is None else rng
         self._below = below
-        self._rng = rng
         self._without = without
         self._added: dict[DiskId, list[Allocation]] = {}
-
-    @property
-    def storage(self) -> Storage:
-        """What can be handed out."""
-        return self._below.storage
-
-    @property
-    def rng(self) -> random.Random:
-        """Seeded."""
-        return self._below.rng if self._rng is None else self._rng
 
     def overlapping(self, disk: DiskId, start_s: float, end_s: float) -> Sequence[Allocation]:
         """What of this disk is taken at any time between, and what would be."""
@@ -75,7 +65,6 @@ class Sketch:
         return taken if added is None else [*taken, *added]
 
     def take(self, share: Share) -> None:
-        """From now on it would be taken."""
         self._added.setdefault(share.disk, []).append(held(share))
 
 
@@ -321,6 +310,7 @@ class Stock:
         tiers: likewise.
         memories: of the tiers' rules, by tier.
         any_tier: the admission rule chooses among all tiers for who names none.
+        holders: which jobs hold shares; those of disks that are not there any more too.
         unusable: why a disk is of no use to anybody now, of each that is not. Nothing of it is
             free; what jobs hold of it they keep.
         keep_s: how long what could not be copied out of a job's space is kept. None: for ever.
@@ -342,7 +332,7 @@ class Stock:
         self.unusable: dict[DiskId, str] = {}
         self._blocked: dict[DiskId, tuple[StorageLedger, Allocation]] = {}
         self._held: dict[JobId, dict[Allocation, Share]] = {}
-        self._shares: dict[JobId, tuple[Share, ...]] = {}
+        self.holders: dict[JobId, tuple[Share, ...]] = {}
 
     def forget_rule(self, name: TierName) -> None:
         """The tier goes on without its rule: the first of its disks with room."""
@@ -360,19 +350,13 @@ class Stock:
         """
         return self._ledgers[tier]
 
-    @property
-    def holders(self) -> Mapping[JobId, tuple[Share, ...]]:
-        """Which jobs hold shares; those of disks that are not there any more too."""
-        return self._shares
-
     def taken_by(self, job_id: JobId) -> frozenset[Allocation]:
-        """What a job takes of all ledgers."""
         return frozenset(self._held.get(job_id, ()))
 
     def promised_bytes(self) -> dict[str, int]:
         """What jobs hold of each disk of which any job holds something, bytes."""
         held: dict[str, int] = {}
-        for shares in self._shares.values():
+        for shares in self.holders.values():
             for share in shares:
                 held[share.disk] = held.get(share.disk, 0) + share.size_bytes
         return held
@@ -402,7 +386,6 @@ class Stock:
         return self._trouble(disk.id for disk in tier.disks)
 
     def trouble_of(self, shares: Sequence[Share]) -> str:
-        """Likewise of the disks that these are on."""
         return self._trouble(share.disk for share in shares)
 
     def _trouble(self, disks: Iterable[DiskId]) -> str:
@@ -432,7 +415,7 @@ class Stock:
         if before is not None and old:
             for allocation, share in self._held.pop(before.id).items():
                 self._ledgers[share.tier].give_back(allocation)
-            del self._shares[before.id]
+            del self.holders[before.id]
         if after is not None and new:
             self._take(after.id, new)
 
@@ -465,7 +448,7 @@ class Stock:
         if self._blocked.keys() != self.unusable.keys():
             raise InvariantError("broken: nothing is given of disks that are of no use, of others")
         told = {job.id: job.shares for job in jobs.values() if job.shares}
-        if told != self._shares:
+        if told != self.holders:
             raise InvariantError("broken: the tiers' books list what the jobs hold")
         kept = {job.id: job.scratch_kept_since_s for job in jobs.values() if job.keeps_result}
         if kept != self.kept_since_s:
@@ -487,7 +470,7 @@ class Stock:
             self.kept_since_s[after.id] = after.scratch_kept_since_s
 
     def _take(self, job_id: JobId, shares: tuple[Share, ...]) -> None:
-        self._shares[job_id] = shares
+        self.holders[job_id] = shares
         mine = {held(share): share for share in shares if self._knows(share)}
         for allocation, share in mine.items():
             self._ledgers[share.tier].take(allocation)
@@ -520,6 +503,7 @@ class StockDraft:
         now_s: float,
         clearing: tuple[JobId, ...] = (),
     ) -> None:
+        self.tiers = stock.tiers
         self.clearing = clearing
         self._stock = stock
         self._rng = rng
@@ -528,11 +512,6 @@ class StockDraft:
         self._sketches: dict[TierName, Sketch] = {}
         self._memories: dict[TierName, Any] = {}
         self.started: set[JobId] = set()
-
-    @property
-    def tiers(self) -> tuple[Tier, ...]:
-        """Fastest first."""
-        return self._stock.tiers
 
     def ledger(self, tier: TierName) -> StorageView:
         """What is taken of a tier that has disks, those started here included.

@@ -59,7 +59,6 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
     others_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no disk."""
         if self.capacity_bytes <= 0:
             raise ValueError(f"disk {self.id}: capacity_bytes must be above 0")
         if not min(self.read_bytes_per_s, self.write_bytes_per_s) > 0.0:
@@ -83,7 +82,6 @@ class StorageNode(msgspec.Struct, frozen=True, kw_only=True):
     network_bytes_per_s: float = math.inf
 
     def __post_init__(self) -> None:
-        """Refuse a node without disks or network."""
         if not self.disks:
             raise ValueError(f"storage node {self.id}: it has no disk")
         if not self.network_bytes_per_s > 0.0:
@@ -96,7 +94,6 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     nodes: tuple[StorageNode, ...]
 
     def __post_init__(self) -> None:
-        """Refuse two disks of one name, and no disk at all."""
         names = [disk.id for node in self.nodes for disk in node.disks]
         if not names:
             raise ValueError("a storage has at least one node")
@@ -105,12 +102,10 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def disks(self) -> tuple[Disk, ...]:
-        """Of all nodes, node by node."""
         return tuple(disk for node in self.nodes for disk in node.disks)
 
     @cached_property
     def by_id(self) -> Mapping[DiskId, Disk]:
-        """Each disk by its name."""
         return {disk.id: disk for disk in self.disks}
 
     @cached_property
@@ -123,7 +118,6 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def capacity_bytes(self) -> int:
-        """Of all disks together."""
         return sum(disk.capacity_bytes for disk in self.disks)
 
 
@@ -144,7 +138,6 @@ class StorageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def duration_s(self) -> float:
-        """How long, s."""
         return self.end_s - self.start_s
 
 
@@ -228,21 +221,11 @@ class StorageLedger:
     """
 
     def __init__(self, storage: Storage, rng: random.Random) -> None:
-        self._storage = storage
-        self._rng = rng
+        self.storage = storage
+        self.rng = rng
         self._taken: dict[DiskId, dict[Allocation, None]] = {d.id: {} for d in storage.disks}
         self._first_end_s: dict[DiskId, float] = dict.fromkeys(self._taken, math.inf)
         self._next_end_s = math.inf
-
-    @property
-    def storage(self) -> Storage:
-        """What can be handed out."""
-        return self._storage
-
-    @property
-    def rng(self) -> random.Random:
-        """Seeded."""
-        return self._rng
 
     def overlapping(self, disk: DiskId, start_s: float, end_s: float) -> Sequence[Allocation]:
         """What of this disk is taken at any time between, in the order in which it was taken."""
@@ -337,7 +320,6 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
     rule: AllocationRule[Any] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no data can pass."""
         if not min(self.bandwidth_bytes_per_s, self.staging_bytes_per_s) > 0.0:
             raise ValueError(f"tier {self.name}: its bandwidths must be above 0")
         if self.split_bytes is not None and self.split_bytes < 1:
@@ -350,7 +332,6 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def disks(self) -> tuple[Disk, ...]:
-        """All of them; empty where nobody counts."""
         return () if self.storage is None else self.storage.disks
 
 

@@ -21,7 +21,7 @@ from iodaemon.core.rule_error import FROM_A_RULE, BadAnswer, rule_error
 from iodaemon.core.sample import JobCounters, NodeCounters
 from iodaemon.core.state import State
 from iodaemon.core.stock import StockDraft
-from iodaemon.core.storage import StorageView, Tier
+from iodaemon.core.storage import StorageView
 from iodaemon.core.words import told_bytes
 
 NO_SLOTS: Final = "Slots"
@@ -43,9 +43,7 @@ class PlacementView(Protocol):
     """What a placement rule needs: View and Draft both offer it."""
 
     @property
-    def platform(self) -> Platform:
-        """What can be handed out."""
-        ...
+    def platform(self) -> Platform: ...
 
     @property
     def live(self) -> Iterable[Job]:
@@ -144,7 +142,6 @@ class View:
 
     @property
     def live(self) -> Iterator[Job]:
-        """All jobs that hold slots, ordered by id."""
         live = self._state.live
         return live if self._seen is None else map(self._seen, live)
 
@@ -156,7 +153,6 @@ class View:
         return self._seen is None and self._state.may_cap(job_id)
 
     def job(self, job_id: JobId) -> Job:
-        """The job with this id."""
         job = self._state.jobs[job_id]
         return job if self._seen is None else self._seen(job)
 
@@ -170,11 +166,11 @@ class View:
 
     def predicted(self, job_id: JobId) -> Prediction:
         """What the job is expected to move when it runs: as measured last, else as hinted."""
-        return self._state.predicted(job_id)
+        return self._state.outlook.predicted(self._state.jobs[job_id])
 
     def expected(self, job_id: JobId) -> Prediction:
         """What it moves as a mean over its whole run: as hinted, else as measured until now."""
-        return self._state.expected(job_id)
+        return self._state.outlook.expected(self._state.jobs[job_id])
 
     def kind(self, job_id: JobId) -> JobKind:
         """What the job is like: jobs of one kind do the same with other data."""
@@ -244,9 +240,17 @@ class Draft:
         view: what is.
         placement: the composed rule.
         stock: the tiers. None: there are none, and what jobs ask of them is not looked at.
+
+    Attributes:
+        platform: what can be handed out.
+        tiers: of storage, fastest first.
+        clearing: jobs that have ended and whose space is about to be given back.
     """
 
     def __init__(self, view: View, placement: Placement, stock: StockDraft | None = None) -> None:
+        self.platform = view.platform
+        self.tiers = () if stock is None else stock.tiers
+        self.clearing = () if stock is None else stock.clearing
         self._view = view
         self._placement = placement
         self._stock = stock
@@ -257,20 +261,10 @@ class Draft:
         self._placing: Job | None = None
 
     @property
-    def platform(self) -> Platform:
-        """What can be handed out."""
-        return self._view.platform
-
-    @property
     def live(self) -> Iterable[Job]:
         """Jobs that hold slots; those started on the draft come last."""
         yield from self._view.live
         yield from self._started
-
-    @property
-    def tiers(self) -> tuple[Tier, ...]:
-        """The tiers of storage, fastest first."""
-        return () if self._stock is None else self._stock.tiers
 
     def ledger(self, tier: TierName) -> StorageView:
         """What is taken of a tier that has disks, in the state or on the draft.
@@ -281,11 +275,6 @@ class Draft:
         if self._stock is None:
             raise KeyError(tier)
         return self._stock.ledger(tier)
-
-    @property
-    def clearing(self) -> tuple[JobId, ...]:
-        """Jobs that have ended and whose space is about to be given back."""
-        return () if self._stock is None else self._stock.clearing
 
     def expected(self, job_id: JobId) -> Prediction:
         """What the job moves as a mean over its whole run."""
@@ -432,7 +421,6 @@ class CoreDraft:
         return free
 
     def take(self, job: Job, partition_id: PartitionId) -> None:
-        """The job starts there."""
         if not job.spec.shares_cores:
             self._taken[partition_id] = self._taken.get(partition_id, 0) + job.spec.cpus
         if self._left_bytes is not None:
@@ -524,7 +512,6 @@ class StartGate:
         return None if _is_free(limit, self._share(limit, job)) else limit.why
 
     def take(self, job: Job) -> None:
-        """The job starts."""
         limit = self._left
         if limit is not None:
             self._left = after_start(limit, self._share(limit, job))

@@ -190,11 +190,11 @@ def test_a_prediction_is_measured_else_declared_else_unknown(state):
 
     assert _source_and_rate(state, 1) == ("measured", 100.0)
     assert _source_and_rate(state, 2) == ("declared", 7.0)
-    assert state.predicted(JobId(3)) == UNKNOWN
+    assert state.outlook.predicted(state.jobs[JobId(3)]) == UNKNOWN
 
 
 def _source_and_rate(state, job_id):
-    prediction = state.predicted(JobId(job_id))
+    prediction = state.outlook.predicted(state.jobs[JobId(job_id)])
     return prediction.source, prediction.rate_bytes_per_s
 
 

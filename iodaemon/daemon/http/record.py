@@ -124,8 +124,8 @@ def _io(job: Job, state: State | None) -> dict[str, Any]:
         rate = Bandwidth() if job.state in SUSPENDED else state.meter.bandwidth(job.id)
         bandwidth = None if rate is None else msgspec.structs.asdict(rate)
     if state is not None and not job.state.is_final:
-        guess = state.predicted(job.id)
-        expected = state.expected(job.id)
+        guess = state.outlook.predicted(job)
+        expected = state.outlook.expected(job)
         predicted = pick(guess, "rate_bytes_per_s", "confidence", "source")
     return {
         **pick(totals, "read_bytes", "written_bytes", "operations"),
