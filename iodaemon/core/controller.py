@@ -55,10 +55,6 @@ class Controller:
         """Control this state.
 
         Args:
-            state: as it is now.
-            rules: that decide.
-            seed: of what they may draw.
-            mode: of regulation.
             output_max_bytes: room that a job's own output may take. None: any.
             scratch_keep_s: how long what could not be copied out of a job's space is kept. None:
                 until somebody has it removed.

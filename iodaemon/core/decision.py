@@ -262,6 +262,21 @@ class StartLimit(msgspec.Struct, frozen=True, kw_only=True):
     footprint_bytes: float = 0.0
     why: Reason
 
+    def share_of(self, kind: JobKind) -> float:
+        """What a job of this kind takes of what is contended for, 1 being all of it."""
+        return self.shares.get(kind, self.share)
+
+    def needed_bytes(self, footprint_bytes: float | None) -> float:
+        """Memory that a job is taken to need of which so much is expected; None: unknown."""
+        return self.footprint_bytes if footprint_bytes is None else footprint_bytes
+
+    def after(self, starts: int, share: float, *, memory_bytes: float = 0.0) -> StartLimit:
+        """What is left when so many jobs that take this much have started; below 0: have ended."""
+        most = None if self.most is None else self.most - starts
+        left = None if self.memory_bytes is None else self.memory_bytes - starts * memory_bytes
+        free = self.free - starts * share
+        return msgspec.structs.replace(self, most=most, free=free, memory_bytes=left)
+
 
 class Lesson(msgspec.Struct, frozen=True, kw_only=True):
     """What was learned of how many jobs of a kind should contend at once; kept across restarts.

@@ -234,11 +234,6 @@ def explain(
     """Why this job is where it is now.
 
     Args:
-        state: what is.
-        rules: the policy in force.
-        job: as it is, or as the journal has it.
-        now_s: the instant.
-        shadow: what regulation would have done. None: nothing.
         account: what the admission has to say of a job that waits (``Controller.account``).
     """
     told = _explain(state, rules, job, now_s, shadow=shadow or Shadow(), account=account)

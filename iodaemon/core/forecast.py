@@ -225,9 +225,7 @@ class Book:
     """Memories by user and key; a user's that something was learned of last are at the end.
 
     Args:
-        source: of its predictions.
         trust: how much is made of it.
-        most: so many keys at most.
     """
 
     def __init__(self, source: Literal["learned", "imported"], trust: float, most: int) -> None:
@@ -444,11 +442,7 @@ def preferred(learned: Answer | None, imported: Answer | None) -> Answer | None:
 
 
 class Recollection:
-    """What earlier runs teach of later jobs. ``find`` and ``learn`` cost the same however much.
-
-    Args:
-        most: so many keys are remembered of each kind of knowledge.
-    """
+    """What earlier runs teach of later jobs. ``find`` and ``learn`` cost the same however much."""
 
     def __init__(self, *, most: int = MOST_KEYS) -> None:
         self._learned = Book("learned", 1.0, most)
@@ -565,10 +559,6 @@ def _with_run(declared: Prediction, found: Prediction | None) -> Prediction:
 
 class Outlook:
     """Answers for jobs that wait or run. A hint is kept until something was learned of its kind.
-
-    Args:
-        meter: what is measured.
-        experience: what earlier jobs teach of later ones. None: nothing is learned.
 
     Attributes:
         lessons: counts up with everything that is learned.

@@ -541,10 +541,7 @@ def end_overfull(step: Step, sample: Sample, most_bytes: int, grace_s: float) ->
     """Ask every started job whose output is larger to end, or end it sooner.
 
     Args:
-        step: takes the decisions.
         sample: what was read. One that began before the job did is of the attempt before.
-        most_bytes: more is too much.
-        grace_s: until they are killed.
     """
     for job_id, counters in sample.jobs.items():
         taken_bytes = counters.output_bytes

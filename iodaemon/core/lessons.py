@@ -30,11 +30,7 @@ FADES: Final = 0.25
 
 
 class Lessons:
-    """By kind; a user's that were learned of last are at the end.
-
-    Args:
-        most: so many kinds at most.
-    """
+    """By kind; a user's that were learned of last are at the end."""
 
     def __init__(self, most: int = MOST_LESSONS) -> None:
         self._most = most

@@ -15,8 +15,8 @@ is first now; a user who holds less and comes later may be first at the next ins
 
 Regulation decides how many more jobs may start (``StartLimit``) once a timeslice, admission
 whenever something happens. In between the state keeps what is left: a job that starts takes its
-part (``after_start``), the part of one that has ended is free again (``after_end``), so that its
-place is taken at once.
+part (``StartLimit.after``), that of one that has ended is free again, so that its place is taken
+at once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from iodaemon.core.decision import StartLimit
-from iodaemon.core.job import LIVE, WAITING, Job, JobId, JobKind, JobState, Reason
+from iodaemon.core.job import LIVE, WAITING, Job, JobId, JobState, Reason
 from iodaemon.core.platform import Platform
 from iodaemon.core.stock import Stock, why_never
 from iodaemon.core.words import drained
@@ -135,7 +134,6 @@ class Users:
         """The jobs that limits let start now, all of them together too, in the order of the queue.
 
         Args:
-            jobs: all that are known.
             may_start: False for a job that is passed over, whoever's turn it is.
         """
         fair = self.sharing.fair
@@ -185,13 +183,7 @@ class Users:
         return None
 
     def refusal(self, uid: int, waiting: int, cpus: Iterable[int]) -> str:
-        """Why a user may not submit these jobs now, and what to do; empty: they may.
-
-        Args:
-            uid: whose.
-            waiting: so many wait already.
-            cpus: what each asks for.
-        """
+        """Why a user may not submit these jobs now, and what to do; empty: they may."""
         asked = list(cpus)
         most, most_slots = self.sharing.max_queued, self.sharing.max_slots
         if most_slots is not None and max(asked, default=0) > most_slots:
@@ -239,27 +231,6 @@ def _list(user: _User, job: Job, *, is_there: bool) -> None:
     user.pending[job.id] = job.queue_key
     if last is not None and last > job.queue_key:
         user.pending = dict(sorted(user.pending.items(), key=lambda item: item[1]))
-
-
-def share_of(limit: StartLimit, kind: JobKind) -> float:
-    return limit.shares.get(kind, limit.share)
-
-
-def needed_bytes(limit: StartLimit, footprint_bytes: float | None) -> float:
-    """Memory that a job is taken to need of which so much is expected; None: nothing is known."""
-    return limit.footprint_bytes if footprint_bytes is None else footprint_bytes
-
-
-def after_start(limit: StartLimit, share: float, *, memory_bytes: float = 0.0) -> StartLimit:
-    most = None if limit.most is None else limit.most - 1
-    left = None if limit.memory_bytes is None else limit.memory_bytes - memory_bytes
-    return msgspec.structs.replace(limit, most=most, free=limit.free - share, memory_bytes=left)
-
-
-def after_end(limit: StartLimit, share: float, *, memory_bytes: float = 0.0) -> StartLimit:
-    most = None if limit.most is None else limit.most + 1
-    left = None if limit.memory_bytes is None else limit.memory_bytes + memory_bytes
-    return msgspec.structs.replace(limit, most=most, free=limit.free + share, memory_bytes=left)
 
 
 INFEASIBLE: Final = "Infeasible"

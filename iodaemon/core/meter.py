@@ -112,8 +112,6 @@ def job_bandwidth(
     Args:
         earlier: counters at the beginning; None for a job that started within the interval,
             whose counters all belong to it.
-        later: counters at the end.
-        interval_s: from sample to sample, above 0.
     """
     if earlier is None:
         earlier = later.at_start()
@@ -146,11 +144,6 @@ def device_load(
 
     The formulas are those of sysstat 12 (iostat.c, rd_stats.c) on the fields of
     Documentation/admin-guide/iostats.rst; ``svctm`` is not among them (removed in 12.1.2).
-
-    Args:
-        earlier: counters at the beginning.
-        later: counters at the end.
-        interval_s: from sample to sample, above 0.
     """
     reads = later.reads - earlier.reads
     writes = later.writes - earlier.writes
@@ -392,13 +385,8 @@ def look(
     """What is known after one more slice.
 
     Args:
-        sense: what was known before.
-        load: the device in this slice.
-        interval_s: time since the last look.
-        rotational: chooses the prior.
         high_wait: normalised wait from which a slice counts as high.
         least_queue: requests in flight below which no slice counts as high.
-        service: how long lone requests take there, where that was measured.
     """
     requests_per_s = _requests_per_s(load)
     if requests_per_s < LEAST_REQUESTS_PER_S:

@@ -127,12 +127,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def oversubscribe(partition: Partition, times: int) -> Partition:
-    """The partition with every slot handed out this many times; jobs then share its cores.
-
-    Args:
-        partition: each slot once.
-        times: at least 1.
-    """
+    """The partition with every slot handed out this many times; jobs then share its cores."""
     slots = tuple(
         msgspec.structs.replace(slot, id=SlotId(slot.id + copy * COPY_STRIDE))
         for copy in range(times)
@@ -146,9 +141,6 @@ def share_cores(partition: Partition) -> Partition:
 
     A place has the id of a copy of a core, so that jobs outlive a change to ``oversubscribe``, and
     all CPUs of the partition.
-
-    Args:
-        partition: each core once.
     """
     cores = partition.slots
     if not cores:

@@ -199,14 +199,6 @@ def ask_regulation(
 ) -> tuple[RegulationPlan, Any]:
     """The regulation's plan, checked against the state, and its memory.
 
-    Args:
-        rule: which.
-        decide: the method of it that is asked.
-        view: of this instant.
-        memory: as the rule returned it last.
-        state: that the view shows.
-        limit: on the time that it takes.
-
     Raises:
         RuleError: it has none that can be carried out.
     """

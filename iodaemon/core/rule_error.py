@@ -82,15 +82,7 @@ def answer_and_memory(answer: object) -> tuple[Any, Any]:
 def rule_error(
     kind: str, rule: object, method: object, error: BaseException, *, tier: TierName | None = None
 ) -> RuleError:
-    """The error of a rule with file and line; an inner rule's error stays as it is.
-
-    Args:
-        kind: of the rule.
-        rule: which.
-        method: that was called.
-        error: that it raised, or that its answer is.
-        tier: of an allocation rule: which tier's.
-    """
+    """The error of a rule with file and line; an inner rule's error stays as it is."""
     if isinstance(error, RuleError):
         return error
     is_answer = isinstance(error, BadAnswer)

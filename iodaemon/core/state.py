@@ -41,10 +41,6 @@ from iodaemon.core.limits import (
     Drain,
     Sharing,
     Users,
-    after_end,
-    after_start,
-    needed_bytes,
-    share_of,
     why_infeasible,
     why_not_ready,
 )
@@ -76,9 +72,6 @@ class State:
     """All that is known. Readers may use everything; only the controller may change it.
 
     Args:
-        platform: what can be handed out.
-        tiers: of storage, fastest first.
-        kept_finished: so many finished jobs stay in memory.
         experience: what earlier jobs teach of later ones. None: nothing is learned.
         sharing: what each user may have, and in what order they have it. None: as they come.
 
@@ -217,7 +210,7 @@ class State:
             return False
         if job.spec.cpus <= self.slots_idle(partition_id):
             return False
-        return needed_bytes(limit, self.footprint_bytes(job.id)) > limit.memory_bytes
+        return limit.needed_bytes(self.footprint_bytes(job.id)) > limit.memory_bytes
 
     def may_cap(self, job_id: JobId) -> bool:
         job = self.jobs[job_id]
@@ -334,8 +327,8 @@ class State:
         job = self.jobs[job_id]
         if job.state in LIVE and job.state is not JobState.STARTING:
             raise InvariantError(f"job {job_id} is {job.state}; it runs, so it was durable")
-        if job.state is JobState.STARTING:
-            self._note_end(job)
+        if job.state is JobState.STARTING and not job.io_hold:
+            self._note_starts(job, -1)
         del self.jobs[job_id]
         self._kinds.pop(job_id, None)
         self.users.note(job, None)
@@ -370,7 +363,8 @@ class State:
         self._leave_finished(before)
         if before.state in LIVE and job.state not in LIVE:
             self._give_back(before)
-            self._note_end(before)
+            if not before.io_hold:  # one that regulation held had no place
+                self._note_starts(before, -1)
             self._live.pop(job.id, None)
             self.meter.forget(job.id)
             self.evidence.pop(job.id, None)
@@ -378,7 +372,7 @@ class State:
             self._enqueue(job)
         if job.state in LIVE and before.state not in LIVE:
             self._enter_live(job)
-            self._note_start(job)
+            self._note_starts(job, 1)
         if job.state in FINAL:
             self._finish(job)
             self.outlook.forget(job.id)
@@ -408,8 +402,6 @@ class State:
         """The lowest free slots of the partition.
 
         Args:
-            partition_id: which.
-            count: so many.
             shares: places for jobs that share cores, where there are any.
 
         Raises:
@@ -466,18 +458,12 @@ class State:
             self._live = {job_id: self._live[job_id] for job_id in sorted(self._live)}
         self._take_slots(job)
 
-    def _note_start(self, job: Job) -> None:
+    def _note_starts(self, job: Job, starts: int) -> None:
+        """The job has started; ``starts`` is -1: its place is free for another."""
         if (limit := self.start_limit) is not None:
-            needed = needed_bytes(limit, self.footprint_bytes(job.id))
-            share = share_of(limit, self.kind(job.id))
-            self.start_limit = after_start(limit, share, memory_bytes=needed)
-
-    def _note_end(self, job: Job) -> None:
-        """Its place is free for another, unless regulation held it: it had none."""
-        if (limit := self.start_limit) is not None and not job.io_hold:
-            needed = needed_bytes(limit, self.footprint_bytes(job.id))
-            share = share_of(limit, self.kind(job.id))
-            self.start_limit = after_end(limit, share, memory_bytes=needed)
+            needed = limit.needed_bytes(self.footprint_bytes(job.id))
+            share = limit.share_of(self.kind(job.id))
+            self.start_limit = limit.after(starts, share, memory_bytes=needed)
 
     def _take_slots(self, job: Job) -> None:
         """Booked by slot, not by partition: a job may have been started on another division."""

@@ -98,9 +98,6 @@ class Step:
         """A step in the job's life.
 
         Args:
-            job: as it is.
-            to: where it goes.
-            reason: why.
             happened_s: when, if that was before now: an end that became known late.
 
         Raises:

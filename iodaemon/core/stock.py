@@ -39,7 +39,6 @@ class Sketch:
     """What is taken of a storage, and what would be as well.
 
     Args:
-        below: what is taken.
         rng: of this sketch. None: that of ``below``.
         without: of these it is as if they had been given back.
     """
@@ -95,12 +94,6 @@ def allot(
 
     A rule may choose a disk without looking at what is free of it, or refuse though one has room:
     then it is the first that has. So on disks with room for all parts nobody is refused.
-
-    Args:
-        tier: with disks.
-        view: what is taken of them.
-        request: as it was asked.
-        memory: of the tier's rule.
     """
     if not could_ever_fit(tier, request.size_bytes):
         return Refusal(reason=_lacks("no disk has room for it")), memory
@@ -191,8 +184,6 @@ def candidates(
     hold its input in one directory is left out if another tier may.
 
     Args:
-        tiers: fastest first.
-        request: as it was asked.
         named: the one that the admission rule wants, and no other.
     """
     name = named or request.tier
@@ -216,7 +207,6 @@ def why_never(
 
     Args:
         tiers: fastest first.
-        request: as it was asked.
         any_tier: the admission rule chooses among all for who names none.
     """
     if request.tier is not None and all(tier.name != request.tier for tier in tiers):
@@ -242,9 +232,6 @@ def no_space(
     """That the tier has no room for the request now.
 
     Args:
-        tier: with disks.
-        view: what is taken of them.
-        request: which.
         ends: the job asked to fail then.
         out: which of its disks are of no use now, and why.
     """
@@ -303,11 +290,8 @@ class Stock:
 
     Shares of disks that are no longer there are kept by their jobs, and count nowhere.
 
-    Args:
-        tiers: fastest first.
-
     Attributes:
-        tiers: likewise.
+        tiers: fastest first.
         memories: of the tiers' rules, by tier.
         any_tier: the admission rule chooses among all tiers for who names none.
         holders: which jobs hold shares; those of disks that are not there any more too.
@@ -490,9 +474,7 @@ class StockDraft:
     ``find`` is repeatable: the same question on the same draft has the same answer.
 
     Args:
-        stock: what is taken.
         rng: gives this draft a seed of its own, when it is needed.
-        now_s: the instant.
         clearing: jobs that have ended and whose space is about to be given back.
     """
 
@@ -530,7 +512,6 @@ class StockDraft:
         """The shares that the job would get; or why not now.
 
         Args:
-            job: which.
             named: this tier and no other. None: as it asked.
             without: as if these had given back what they hold.
         """

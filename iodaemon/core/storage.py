@@ -194,13 +194,6 @@ def ask_allocation(
 ) -> tuple[DiskId | Refusal, Any]:
     """What the rule chooses, a disk that is there or a refusal, and its memory.
 
-    Args:
-        rule: that is asked.
-        view: of the storage.
-        request: for space.
-        memory: as the rule returned it last.
-        tier: whose rule it is. None: of no tier.
-
     Raises:
         RuleError: it has no answer of use.
     """
@@ -339,7 +332,6 @@ def slow_tier_s(job: Job, tiers: Sequence[Tier]) -> float:
     """How long the job would have run on the slowest tier, s; as long as it ran where it did.
 
     Args:
-        job: its run has ended.
         tiers: fastest first.
     """
     had = next((tier for tier in tiers if tier.name == job.tier), None)

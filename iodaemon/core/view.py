@@ -14,7 +14,6 @@ import msgspec
 from iodaemon.core.decision import AdmissionPlan, Cap, Lesson, Placed, StartLimit
 from iodaemon.core.job import Job, JobId, JobKind, JobState, Prediction, Reason, Share, TierName
 from iodaemon.core.lessons import says_of_limit
-from iodaemon.core.limits import after_start, needed_bytes, share_of
 from iodaemon.core.meter import Bandwidth, DeviceLoad
 from iodaemon.core.platform import DeviceId, PartitionId, Platform
 from iodaemon.core.rule_error import FROM_A_RULE, BadAnswer, rule_error
@@ -71,8 +70,6 @@ class View:
     """The state as a rule sees it in one step. All orders are stable and written down here.
 
     Args:
-        state: what is.
-        placement: the rule in force.
         now_s: the instant of this step, on the timeline's clock.
         rng: a seeded generator: same events, same numbers.
         seen: shows a live job otherwise than it is, as it would be. None: as it is.
@@ -237,8 +234,6 @@ class Draft:
     will be carried out.
 
     Args:
-        view: what is.
-        placement: the composed rule.
         stock: the tiers. None: there are none, and what jobs ask of them is not looked at.
 
     Attributes:
@@ -304,7 +299,6 @@ class Draft:
         ``StorageFull`` where it asked to fail then: named in a plan's reasons that ends it.
 
         Args:
-            job: which.
             tier: it has to be on this one, whatever it asked for and would fall back to.
             aside: so many free slots of these partitions are kept from it.
         """
@@ -320,7 +314,6 @@ class Draft:
         """The space that the job would get on this draft; or why none now.
 
         Args:
-            job: which.
             tier: on this one alone.
             without: as if these jobs had given back what they hold.
         """
@@ -337,7 +330,6 @@ class Draft:
 
         Args:
             job: which; ``place`` said where.
-            partition_id: there.
             why: of a start that is out of its turn.
             tier: as it was placed.
 
@@ -393,9 +385,6 @@ class CoreDraft:
     A job that asked for CPUs has as many cores that no other such job has. All others of a socket
     share its cores, the taken ones too. Together they are as many as there are cores, and above
     that as many as regulation lets share them, if there is memory for them.
-
-    Args:
-        view: the state.
     """
 
     def __init__(self, view: View) -> None:
@@ -405,13 +394,7 @@ class CoreDraft:
         self._taken: dict[PartitionId, int] = {}
 
     def slots_for(self, job: Job, partition_id: PartitionId, free: int) -> int:
-        """How many of the partition's free slots the job may take.
-
-        Args:
-            job: which.
-            partition_id: there.
-            free: slots that may be taken, by whomever.
-        """
+        """How many of the partition's free slots the job may take."""
         if not job.spec.shares_cores and self._is_shared(partition_id):
             taken = self._taken.get(partition_id, 0)
             free = min(free, self._view.cores_free(partition_id) - taken)
@@ -430,7 +413,6 @@ class CoreDraft:
         """Why it finds no room, where that has to do with sharing; None: it has not.
 
         Args:
-            job: which.
             most: slots of one partition that another job might take.
         """
         cpus = job.spec.cpus
@@ -461,7 +443,7 @@ class CoreDraft:
 
     def _needed_bytes(self, job: Job) -> float:
         assert self._limit is not None
-        return needed_bytes(self._limit, self._view.footprint_bytes(job.id))
+        return self._limit.needed_bytes(self._view.footprint_bytes(job.id))
 
     def _lacks_memory(self, job: Job) -> bool:
         if self._left_bytes is None:
@@ -473,9 +455,6 @@ class StartGate:
     """The limit in one decision: what it was when that began, less what was started in it.
 
     A job that would be alone always may start, else nothing might ever end and change the limit.
-
-    Args:
-        view: the state.
     """
 
     def __init__(self, view: View) -> None:
@@ -514,13 +493,13 @@ class StartGate:
     def take(self, job: Job) -> None:
         limit = self._left
         if limit is not None:
-            self._left = after_start(limit, self._share(limit, job))
+            self._left = limit.after(1, self._share(limit, job))
             self._is_alone = False
 
     def _share(self, limit: StartLimit, job: Job) -> float:
         if not limit.shares:
             return limit.share
-        return share_of(limit, self._view.kind(job.id))
+        return limit.share_of(self._view.kind(job.id))
 
 
 def _is_free(limit: StartLimit, share: float) -> bool:

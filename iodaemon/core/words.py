@@ -68,10 +68,5 @@ def rule_failed(kind: str, rule: str, part: str, place: str, problem: str) -> st
 
 
 def drained(by: str, reason: str) -> str:
-    """That the node is drained.
-
-    Args:
-        by: who wanted it.
-        reason: what for, in their words; empty: not said.
-    """
+    """That the node is drained."""
     return f"nothing starts, the node is drained by {by}" + (f": {reason}" if reason else "")

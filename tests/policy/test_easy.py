@@ -195,9 +195,6 @@ class Knowing:
     def __init__(self, **run_s):
         self._run_s = run_s
 
-    def kinds(self, made):
-        return made.spec.command
-
     def find(self, made):
         run_s = self._run_s.get(made.spec.name)
         known = Prediction(rate_bytes_per_s=0.0, confidence=0.5, source="learned", run_s=run_s)
