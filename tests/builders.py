@@ -293,3 +293,9 @@ class Rig:
         )
         moved = int(at_s * MB)
         return self.step(sampled(at_s, {made.id: counters(moved) for made in self.state.live}))
+
+
+def remembered(recollection, now_s):
+    """What is known by now of each key: learned last comes first, then what was imported."""
+    found = [recollection.look_up(entry, now_s) for entry in recollection.entries()]
+    return [each for each in found if each is not None]

@@ -106,7 +106,10 @@ class Controller:
         self._enforce_output(step, events)
         self._end_delays(step)
         end_keeping(step)
-        self._regulate(step, events)
+        try:
+            self._ask_regulation(step, events)
+        except RuleError as error:
+            self._set_aside(step, error)
         if self.state.phases and not self.regulator.gives_turns(self.rules):
             self._grant_all(step)
         self._admit(step)
@@ -187,12 +190,6 @@ class Controller:
         else:
             self._go_by(step, self.fallback, fault.text)
 
-    def _regulate(self, step: Step, events: Sequence[ev.Event]) -> None:
-        try:
-            self._ask_regulation(step, events)
-        except RuleError as error:
-            self._set_aside(step, error)
-
     def _ask_regulation(self, step: Step, events: Sequence[ev.Event]) -> None:
         if any(isinstance(event, ev.Reconfigured) for event in events):
             return  # what it has just let go is not held again before it has run at all
@@ -255,14 +252,10 @@ class Controller:
         protected = {"immune_until_s": step.now_s + limit_s}
         step.put(with_fields(self.state.jobs[job.id], **protected))
 
-    def _waiting_for_turn(self) -> list[Job]:
-        jobs = (self.state.jobs[job_id] for job_id in sorted(self.state.phases))
-        return [job for job in jobs if job.waits_for_turn]
-
     def _grant_all(self, step: Step) -> None:
         """No rule in force gives turns: nobody has to wait for one."""
-        for job in self._waiting_for_turn():
-            grant(step, job)
+        for job_id in sorted(self.state.phases):
+            grant(step, self.state.jobs[job_id])
 
     def _hold_ends_s(self, job: Job) -> float | None:
         limit_s = self.rules.longest_suspension_s(job)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
@@ -508,14 +508,6 @@ class Recollection:
     def is_forgotten(self, key: Key, at_s: float) -> bool:
         """Whether what a run that ended then taught of this key was dropped since."""
         return at_s <= self._forgotten.get(key, -math.inf)
-
-    def remembered(
-        self, now_s: float, chooses: Callable[[Key], bool] = lambda _: True
-    ) -> Iterator[Remembered]:
-        """What is known of the chosen keys: learned last comes first, then what was imported."""
-        for entry in self.entries():
-            if chooses(entry.key) and (found := self.look_up(entry, now_s)) is not None:
-                yield found
 
     def entries(self) -> list[Entry]:
         """All that is remembered now: learned last comes first, then what was imported."""

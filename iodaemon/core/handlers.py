@@ -159,7 +159,8 @@ def _on_exited(step: Step, event: ev.JobExited, job: Job) -> None:
         step.requeue(job, again, happened_s=event.at_s)
         _keep_held(step, job)
     else:
-        step.move(job, _end_state(job), _end_reason(job, event.note), happened_s=event.at_s)
+        end, why = _end_of(job, event.exit, event.note)
+        step.move(job, end, why, happened_s=event.at_s)
         step.state.outlook.learn(step.state.jobs[job.id])
     if peak_bytes is not None:
         is_whole = step.state.jobs[job.id].state is JobState.COMPLETED
@@ -427,30 +428,22 @@ def _hold_reason(job: Job) -> Reason:
     return Reason(code="Adopted", text="was found standing still; it is being resumed")
 
 
-def _end_state(job: Job) -> JobState:
-    assert job.exit is not None
-    if job.exit.out_of_memory:
-        return JobState.OUT_OF_MEMORY
+def _end_of(job: Job, ended: Exit, note: str) -> tuple[JobState, Reason | None]:
+    """What its end is called, and why."""
+    if ended.out_of_memory:
+        text = note or "killed because memory ran out"
+        return JobState.OUT_OF_MEMORY, Reason(code="OutOfMemory", text=text)
     if job.stop is not None:
-        return job.stop
-    if job.exit.code is None and job.exit.signal is None:
-        return JobState.LOST
-    return JobState.COMPLETED if job.exit.code == 0 else JobState.FAILED
-
-
-def _end_reason(job: Job, note: str) -> Reason | None:
-    assert job.exit is not None
-    if job.exit.out_of_memory:
-        return Reason(code="OutOfMemory", text=note or "killed because memory ran out")
-    if job.stop is not None:
-        return job.stop_reason
-    if job.exit.signal is not None:
-        return Reason(code="Signal", text=note or f"ended by signal {job.exit.signal}")
-    if job.exit.code is None:
-        return Reason(code="Lost", text=note or "its exit could not be learned")
-    if job.exit.code != 0:
-        return Reason(code="ExitCode", text=note or f"exit code {job.exit.code}")
-    return Reason(code="Note", text=note) if note else None
+        return job.stop, job.stop_reason
+    if ended.signal is not None:
+        text = note or f"ended by signal {ended.signal}"
+        return JobState.FAILED, Reason(code="Signal", text=text)
+    if ended.code is None:
+        return JobState.LOST, Reason(code="Lost", text=note or "its exit could not be learned")
+    if ended.code != 0:
+        text = note or f"exit code {ended.code}"
+        return JobState.FAILED, Reason(code="ExitCode", text=text)
+    return JobState.COMPLETED, Reason(code="Note", text=note) if note else None
 
 
 def grant(step: Step, job: Job) -> None:

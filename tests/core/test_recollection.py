@@ -5,7 +5,7 @@ import math
 from collections import Counter
 
 import pytest
-from builders import MB, job
+from builders import MB, job, remembered
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,7 +164,7 @@ def test_a_run_whose_io_is_not_known_teaches_nothing(fields):
 
 
 def test_a_run_cut_off_by_its_walltime_says_nothing_of_run_times():
-    [row, *_] = taught(ran(state=JobState.TIMEOUT)).remembered(0.0)
+    [row, *_] = remembered(taught(ran(state=JobState.TIMEOUT)), 0.0)
 
     assert row.run_s is None
 
@@ -298,7 +298,7 @@ def test_nobodys_runs_push_out_what_is_known_of_one_who_has_less(uids, backwards
     for number in reversed(range(len(uids))) if backwards else range(len(uids)):
         seen.take(trace(at_s=float(number), uid=uids[number], command=(f"./p{number}",)))
 
-    counts = Counter(each.key.uid for each in seen.remembered(1e3))
+    counts = Counter(each.key.uid for each in remembered(seen, 1e3))
     # A run has two keys here, and pushes out what it must one by one.
     assert sum(counts.values()) <= 8
     for uid, count in counts.items():
@@ -311,7 +311,7 @@ def test_what_is_remembered_of_all_users_is_shown_newest_first():
     for number, uid in enumerate([1, 2, 1, 2, 2, 1]):
         seen.take(trace(at_s=float(number), uid=uid, command=(f"./p{number}",)))
 
-    times = [each.last_s for each in seen.remembered(1e3)]
+    times = [each.last_s for each in remembered(seen, 1e3)]
     assert sorted(times, reverse=True) == times
 
 
@@ -337,7 +337,7 @@ def test_whatever_ran_what_is_told_is_within_what_was_seen(runs, now_s, most):
 
     told = seen.find(waits(now_s, command=("./x", "1"), name="a"))
     rates = [rate for made in runs if (rate := moved_bytes_per_s(made)) is not None]
-    assert len(list(seen.remembered(now_s))) <= most
+    assert len(remembered(seen, now_s)) <= most
     if told is not None:
         assert LEAST_CONFIDENCE <= told.confidence < 1.0
         lowest, highest = min(rates), max(rates)
@@ -400,7 +400,7 @@ def test_how_wrong_it_was_is_kept_by_source_and_by_key():
         foretold(16 * MB, 1 * MB, at_s=4.0, source="declared"),
     )
 
-    rows = {row.key.kind: row for row in seen.remembered(4.0)}
+    rows = {row.key.kind: row for row in remembered(seen, 4.0)}
     assert (2, 0) == (rows["command"].predictions, rows["like"].predictions)
     assert pytest.approx(4.0, rel=1e-2) == rows["command"].off
     assert rows["like"].off is None
