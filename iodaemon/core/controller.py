@@ -374,15 +374,13 @@ class Controller:
         draft = StockDraft(self.state.stock, self._rng, step.now_s)
         try:
             with self._limit("allocation"):
-                found = draft.find(job, placed.tier)
-                shares = () if isinstance(found, Reason) else draft.take(job, placed.tier)
+                if isinstance(found := draft.find(job, placed.tier), Reason):
+                    return found
+                shares, where = draft.take(job, placed.tier)
         except RuleError as error:
             self._set_aside(step, error)
             return self._with_space(step, placed)
-        if isinstance(found, Reason):
-            return found
         draft.commit()
-        where = draft.tier_of(shares, placed.tier)
         return msgspec.structs.replace(placed, shares=shares, tier=where)
 
     def _start(self, step: Step, placed: Placed) -> None:

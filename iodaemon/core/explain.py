@@ -146,7 +146,7 @@ def space_until(state: State, job: Job, now_s: float) -> str:
         if size:
             held[job_id] = size
     until = f"space of {_tiers(asked)} is given back"
-    if out := "; ".join(filter(None, map(state.stock.unusable_of, asked))):
+    if out := state.stock.trouble_of(disk.id for tier in asked for disk in tier.disks):
         until = f"a disk is mended, which is seen within a minute ({out}), or {until}"
     if not held:
         return until
@@ -268,7 +268,7 @@ def _explain(
             return why_it_waits(state, job, now_s, account)
         case JobState.STARTING:
             is_so = f"is being started on socket {job.partition}, attempt {job.attempt}"
-            if out := state.stock.trouble_of(job.shares):
+            if out := state.stock.trouble_of(share.disk for share in job.shares):
                 return plain(job, is_so, f"a disk of its scratch space is mended ({out})")
             return plain(job, is_so, "its command runs, usually within a second")
         case JobState.RUNNING:

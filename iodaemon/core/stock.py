@@ -365,14 +365,8 @@ class Stock:
             ledger.take(all_of_it)
             self._blocked[disk] = (ledger, all_of_it)
 
-    def unusable_of(self, tier: Tier) -> str:
-        """Which of its disks are of no use now, and why, in a line; empty: none."""
-        return self._trouble(disk.id for disk in tier.disks)
-
-    def trouble_of(self, shares: Sequence[Share]) -> str:
-        return self._trouble(share.disk for share in shares)
-
-    def _trouble(self, disks: Iterable[DiskId]) -> str:
+    def trouble_of(self, disks: Iterable[DiskId]) -> str:
+        """Which of these are of no use now, and why, in a line; empty: none."""
         return "; ".join(self.unusable[disk] for disk in disks if disk in self.unusable)
 
     def free_bytes(self) -> dict[DiskId, int]:
@@ -382,12 +376,6 @@ class Stock:
             for ledger in self._ledgers.values()
             for disk in ledger.storage.disks
         }
-
-    def tier_of(self, shares: Sequence[Share], named: TierName | None = None) -> TierName | None:
-        """Where a job with these shares is; without any: as named, or the slowest."""
-        if shares:
-            return shares[0].tier
-        return named or (self.tiers[-1].name if self.tiers else None)
 
     def follow(self, before: Job | None, after: Job | None) -> None:
         """A record is replaced: give back what it held, take what it holds now."""
@@ -517,8 +505,10 @@ class StockDraft:
         """
         return self._find(job, named, frozenset(without))[0]
 
-    def take(self, job: Job, named: TierName | None = None) -> tuple[Share, ...]:
-        """The shares that the job gets, taken on the draft.
+    def take(
+        self, job: Job, named: TierName | None = None
+    ) -> tuple[tuple[Share, ...], TierName | None]:
+        """The shares that the job gets, taken on the draft, and the tier where it then is.
 
         Raises:
             InvariantError: there is no room, as ``find`` says.
@@ -526,16 +516,13 @@ class StockDraft:
         found, memory = self._find(job, named, frozenset())
         if isinstance(found, Reason):
             raise InvariantError(f"job {job.id} is started where it {found.text}")
+        self.started.add(job.id)
+        if not found:
+            return (), named or (self.tiers[-1].name if self.tiers else None)
         for share in found:
             self._sketch(share.tier).take(share)
-        if found:
-            self._memories[found[0].tier] = memory
-        self.started.add(job.id)
-        return found
-
-    def tier_of(self, shares: Sequence[Share], named: TierName | None = None) -> TierName | None:
-        """Where a job with these shares of its request is."""
-        return self._stock.tier_of(shares, named)
+        self._memories[found[0].tier] = memory
+        return found, found[0].tier
 
     def commit(self) -> None:
         """What was started here is carried out: the rules remember it."""
@@ -563,7 +550,7 @@ class StockDraft:
             if not isinstance(found, Refusal):
                 return found, memory
             ends = request.fallback == "fail" and named is None
-            out = self._stock.unusable_of(tier)
+            out = self._stock.trouble_of(disk.id for disk in tier.disks)
             refused = refused or no_space(tier, view, request, ends=ends, out=out)
         if refused is None and request.fallback == "slow" and named is None:
             return (), None  # no tier is left at all: as on one without disks

@@ -339,8 +339,7 @@ class Draft:
         shares: tuple[Share, ...] = ()
         where: TierName | None = None
         if job.spec.scratch is not None and self._stock is not None:
-            shares = self._stock.take(job, tier)
-            where = self._stock.tier_of(shares, tier)
+            shares, where = self._stock.take(job, tier)
         self._taken[partition_id] = self._taken.get(partition_id, 0) + job.spec.cpus
         if self._cores is not None:
             self._cores.take(job, partition_id)
@@ -460,13 +459,14 @@ class StartGate:
     def __init__(self, view: View) -> None:
         self._view = view
         self._left = view.start_limit
-        self._is_alone = self._left is not None and next(iter(view.live), None) is None
+        is_alone = self._left is not None and next(iter(view.live), None) is None
+        self._binds = None if is_alone else self._left
 
     @property
     def lets_all(self) -> bool:
         """Whether a job of any kind may start now."""
-        limit = self._left
-        if limit is None or self._is_alone:
+        limit = self._binds
+        if limit is None:
             return True
         most = max((limit.share, *limit.shares.values()))
         return (limit.most is None or limit.most > 0) and _is_free(limit, most)
@@ -474,8 +474,8 @@ class StartGate:
     @property
     def shut_by(self) -> Reason | None:
         """Why no job may start, whatever its kind; None: one might."""
-        limit = self._left
-        if limit is None or self._is_alone:
+        limit = self._binds
+        if limit is None:
             return None
         least = min((limit.share, *limit.shares.values()))
         is_shut = (limit.most is not None and limit.most <= 0) or not _is_free(limit, least)
@@ -483,18 +483,15 @@ class StartGate:
 
     def refusal(self, job: Job) -> Reason | None:
         """Why the job may not start now; None: it may."""
-        limit = self._left
-        if limit is None or self._is_alone:
+        limit = self._binds
+        if limit is None:
             return None
-        if limit.most is not None and limit.most <= 0:
-            return limit.why
-        return None if _is_free(limit, self._share(limit, job)) else limit.why
+        has_place = limit.most is None or limit.most > 0
+        return None if has_place and _is_free(limit, self._share(limit, job)) else limit.why
 
     def take(self, job: Job) -> None:
-        limit = self._left
-        if limit is not None:
-            self._left = limit.after(1, self._share(limit, job))
-            self._is_alone = False
+        if (limit := self._left) is not None:
+            self._left = self._binds = limit.after(1, self._share(limit, job))
 
     def _share(self, limit: StartLimit, job: Job) -> float:
         if not limit.shares:
