@@ -97,15 +97,14 @@ def _in_the_queue(state: State, job: Job, now_s: float, account: str) -> Explana
         f"{count(job.spec.cpus, 'CPU')} of one socket {'is' if job.spec.cpus == 1 else 'are'} free"
     )
     reason = state.queue_reason(job.id)
-    if reason is not None and reason.code == NO_SPACE:
-        until = space_until(state, job, now_s) + _promised(state, job, now_s)
-        return plain(job, f"waits: {account or reason.text}", until)
-    if reason is not None and reason.code == CONTENTION:
-        until = f"{FEWER_OR_MORE}, and {room}" + _promised(state, job, now_s)
-        return plain(job, f"waits: {account or reason.text}", until)
     if reason is not None:  # the rule's own word; whom it starts first is its to say
-        is_room = reason.code == NO_SLOTS
-        until = room + _held_by(state) if is_room else f"that is over and {room}"
+        if reason.code == NO_SPACE:
+            until = space_until(state, job, now_s)
+        elif reason.code == CONTENTION:
+            until = f"{FEWER_OR_MORE}, and {room}"
+        else:
+            is_room = reason.code == NO_SLOTS
+            until = room + _held_by(state) if is_room else f"that is over and {room}"
         until += _promised(state, job, now_s)
         return plain(job, f"waits: {account or reason.text}", until)
     if job.spec.scratch is not None:
