@@ -191,12 +191,13 @@ class Controller:
             self._go_by(step, self.fallback, fault.text)
 
     def _ask_regulation(self, step: Step, events: Sequence[ev.Event]) -> None:
-        if any(isinstance(event, ev.Reconfigured) for event in events):
+        kinds = set(map(type, events))
+        if ev.Reconfigured in kinds:
             return  # what it has just let go is not held again before it has run at all
-        if any(isinstance(event, ev.SampleTaken) for event in events):
+        if ev.SampleTaken in kinds:
             self.regulator.regulate(step, self.rules)
             return
-        has_ended = any(isinstance(event, ev.JobExited) for event in events)
+        has_ended = ev.JobExited in kinds
         if has_ended:
             self.regulator.refill(step, self.rules)
         if has_ended or step.phases_changed:

@@ -161,26 +161,25 @@ class Users:
     def limit_of(self, job: Job) -> Reason | None:
         """Why its user's limits keep a waiting job from starting now; None: they do not."""
         sharing, cpus = self.sharing, job.spec.cpus
-        if self.is_too_large(job):
-            return Reason(
-                code=USER_LIMIT,
-                text=f"asks for {cpus} CPUs, one user may hold {sharing.max_slots} (max_slots); "
-                "cancel it and submit with fewer",
-            )
         running, slots = self.held(job.uid)
-        if sharing.max_running is not None and running >= sharing.max_running:
-            return Reason(
-                code=USER_LIMIT,
-                text=f"its user runs {running} of the {sharing.max_running} jobs that one user may "
-                "run at once (max_running)",
+        if self.is_too_large(job):
+            text = (
+                f"asks for {cpus} CPUs, one user may hold {sharing.max_slots} (max_slots); "
+                "cancel it and submit with fewer"
             )
-        if sharing.max_slots is not None and slots + cpus > sharing.max_slots:
-            return Reason(
-                code=USER_LIMIT,
-                text=f"needs {cpus} CPUs; its user holds {slots}, and may hold "
-                f"{sharing.max_slots} (max_slots)",
+        elif sharing.max_running is not None and running >= sharing.max_running:
+            text = (
+                f"its user runs {running} of the {sharing.max_running} jobs that one user may "
+                "run at once (max_running)"
             )
-        return None
+        elif sharing.max_slots is not None and slots + cpus > sharing.max_slots:
+            text = (
+                f"needs {cpus} CPUs; its user holds {slots}, and may hold "
+                f"{sharing.max_slots} (max_slots)"
+            )
+        else:
+            return None
+        return Reason(code=USER_LIMIT, text=text)
 
     def refusal(self, uid: int, waiting: int, cpus: Iterable[int]) -> str:
         """Why a user may not submit these jobs now, and what to do; empty: they may."""

@@ -390,13 +390,7 @@ def look(
     """
     requests_per_s = _requests_per_s(load)
     if requests_per_s < LEAST_REQUESTS_PER_S:
-        return msgspec.structs.replace(
-            sense,
-            last_wait=None,
-            queue_length=load.queue_length,
-            high_slices=0,
-            is_sure=False,
-        )
+        return Sense(alone_s=sense.alone_s, queue_length=load.queue_length)
     size_class = _size_class(load.total_bytes_per_s / requests_per_s)
     await_s = await_of(load)
     alone_s = _learn_alone(sense, size_class, await_s, load.queue_length, interval_s)

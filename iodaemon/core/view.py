@@ -302,7 +302,11 @@ class Draft:
             tier: it has to be on this one, whatever it asked for and would fall back to.
             aside: so many free slots of these partitions are kept from it.
         """
-        found = self._place(job, aside)
+        self._aside = aside or {}
+        try:
+            found = self._choose(job)
+        finally:
+            self._aside = {}
         if isinstance(found, NotNow) or job.spec.scratch is None:
             return found
         space = self.find_space(job, tier)
@@ -349,15 +353,6 @@ class Draft:
             else msgspec.structs.replace(job, partition=partition_id, shares=shares)
         )
         return Placed(job_id=job.id, partition=partition_id, why=why, shares=shares, tier=where)
-
-    def _place(self, job: Job, aside: Mapping[PartitionId, int] | None) -> PartitionId | NotNow:
-        if aside is None:
-            return self._choose(job)
-        self._aside = aside
-        try:
-            return self._choose(job)
-        finally:
-            self._aside = {}
 
     def _choose(self, job: Job) -> PartitionId | NotNow:
         rule = self._placement
