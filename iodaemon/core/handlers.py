@@ -167,49 +167,6 @@ def _on_exited(step: Step, event: ev.JobExited, job: Job) -> None:
         step.note_peak(kind_of(job), peak_bytes, is_whole=is_whole)
 
 
-def _on_word(
-    step: Step,
-    event: ev.JobSuspended
-    | ev.JobResumed
-    | ev.FoundFrozen
-    | ev.CapFailed
-    | ev.SuspendFailed
-    | ev.StopDelayed,
-    job: Job,
-) -> None:
-    match event:
-        case ev.JobSuspended():
-            _on_suspended(step, job)
-        case ev.JobResumed():
-            _on_resumed(step, job)
-        case ev.FoundFrozen():
-            _on_found_frozen(step, job)
-        case ev.CapFailed():
-            step.state.caps.pop(job.id, None)  # nothing to take back
-            step.state.uncappable[job.id] = None
-        case ev.SuspendFailed():
-            _on_suspend_failed(step, event, job)
-        case ev.StopDelayed():
-            reason = Reason(code=_STOP_DELAYED, text=event.problem)
-            if job.state is JobState.STOPPING:
-                step.put(with_fields(job, reason=reason))
-            elif job.wants_freeze != job.frozen:
-                reason = Reason(code=_HOLD_DELAYED, text=event.problem)
-                step.put(with_fields(job, reason=reason))
-
-
-def _on_wish(
-    step: Step, event: ev.CancelRequested | ev.SuspendRequested | ev.ResumeRequested, job: Job
-) -> None:
-    match event:
-        case ev.CancelRequested():
-            _on_cancel(step, event, job)
-        case ev.SuspendRequested():
-            _on_user_suspend(step, event, job)
-        case ev.ResumeRequested():
-            _on_user_resume(step, job)
-
-
 def _on_started(step: Step, job: Job) -> None:
     if job.state is JobState.STARTING:
         step.state.meter.begin(job.id)

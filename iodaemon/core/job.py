@@ -176,11 +176,6 @@ class JobState(enum.StrEnum):
     def is_final(self) -> bool:
         return self in FINAL
 
-    @property
-    def is_live(self) -> bool:
-        """True while the job holds slots: from STARTING until its end."""
-        return self in LIVE
-
 
 _CODES: Final[Mapping[JobState, str]] = MappingProxyType(
     {
