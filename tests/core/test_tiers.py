@@ -32,7 +32,6 @@ from iodaemon.core.stock import (
     free_of,
     largest_directory_bytes,
     split,
-    told_bytes,
     why_never,
 )
 from iodaemon.core.storage import (
@@ -44,6 +43,7 @@ from iodaemon.core.storage import (
     StorageRequest,
     Tier,
 )
+from iodaemon.core.words import told_bytes
 from iodaemon.registry import find_rule
 
 GIB = 2**30
