@@ -40,14 +40,7 @@ MAX_QUEUED: Final = 100_000
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """What each user may have at once, the same for all; None: no limit.
-
-    Attributes:
-        max_running: jobs that hold CPUs, suspended ones included.
-        max_queued: jobs that wait to start, held ones included.
-        max_slots: slots that a user's jobs hold together.
-        fair: users take turns; otherwise jobs are in the order in which they were submitted.
-    """
+    """What each user may have at once, the same for all; None: no limit."""
 
     max_running: Annotated[
         int | None, Meta(description="jobs of one user that may hold CPUs at once, also suspended")
