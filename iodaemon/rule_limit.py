@@ -24,7 +24,7 @@ _AGAIN_S: Final = 0.001
 
 
 class RuleLimit:
-    """The limit on each call of a rule (``core.rule_call.Limit``); one at a time."""
+    """The limit on each call of a rule (``core.rule.Limit``); one at a time."""
 
     def __init__(
         self, limit_s: float = RULE_LIMIT_S, note: bytearray | mmap.mmap | None = None

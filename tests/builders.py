@@ -5,7 +5,6 @@ from types import MappingProxyType
 from typing import Any
 
 from iodaemon.core import event as ev
-from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import (
     AdmissionPlan,
@@ -21,6 +20,7 @@ from iodaemon.core.decision import (
     Suspend,
 )
 from iodaemon.core.job import LIVE, SUSPENDED, Exit, IoTotals, Job, JobId, JobSpec, JobState, Reason
+from iodaemon.core.meter import DeviceLoad
 from iodaemon.core.platform import Device, DeviceId, Partition, PartitionId, Platform, Slot, SlotId
 from iodaemon.core.rule import Rules
 from iodaemon.core.sample import DeviceCounters, JobCounters, Sample
@@ -293,3 +293,9 @@ class Rig:
         )
         moved = int(at_s * MB)
         return self.step(sampled(at_s, {made.id: counters(moved) for made in self.state.live}))
+
+
+def remembered(recollection, now_s):
+    """What is known by now of each key: learned last comes first, then what was imported."""
+    found = [recollection.look_up(entry, now_s) for entry in recollection.entries()]
+    return [each for each in found if each is not None]

@@ -8,7 +8,7 @@ import pytest
 from iodaemon.config import load_config
 from iodaemon.config.tier import SIMULATED_BYTES, build_tiers
 from iodaemon.core.platform import Device, DeviceId
-from iodaemon.core.tier import DiskFacts
+from iodaemon.core.storage import DiskFacts
 from iodaemon.errors import ConfigError
 from iodaemon.node import tier_disk
 from iodaemon.node.devices import PathDevice

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.calibration.busy import Busy
-from iodaemon.core.bandwidth import SECTOR_BYTES, elapsed_ms
+from iodaemon.core.meter import SECTOR_BYTES, elapsed_ms
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import RequestError

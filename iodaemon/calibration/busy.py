@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 import psutil
 
-from iodaemon.core.bandwidth import DeviceLoad, device_load
+from iodaemon.core.meter import DeviceLoad, device_load
 from iodaemon.core.platform import DeviceId
 from iodaemon.node.devices import read_disks
 

@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.bandwidth import DeviceLoad, lone_range_s
-from iodaemon.core.service import ServiceTimes
+from iodaemon.core.meter import DeviceLoad, lone_range_s
+from iodaemon.core.platform import ServiceTimes
 
 FAR: Final = 1.5
 """Steps of a calibration on a shared virtual machine differ by less."""

@@ -9,8 +9,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from iodaemon.core.platform import Device, DeviceId
-from iodaemon.core.service import LoneTimes, Points, ServiceTimes
+from iodaemon.core.platform import Device, DeviceId, LoneTimes, Points, ServiceTimes
 from iodaemon.errors import ConfigError
 
 VERSION: Final = 1

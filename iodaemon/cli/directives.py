@@ -30,7 +30,7 @@ from iodaemon.api.model import JobOptions, ScratchOptions
 from iodaemon.cli.command import option
 from iodaemon.cli.failure import UsageError, count, nearest, size_bytes
 from iodaemon.cli.request import Place, above_nothing, absolute, output_options, parse_limits
-from iodaemon.core.launcher import Script, script_of
+from iodaemon.core.program import Script, script_of
 from iodaemon.errors import ConfigError, RequestError
 
 MARK: Final = "#IOD"

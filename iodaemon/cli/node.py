@@ -12,7 +12,7 @@ from iodaemon.cli.output import Column, document_lines
 from iodaemon.cli.queue import condition_lines, drain_words
 from iodaemon.cli.selector import format_ids
 from iodaemon.cli.session import Session
-from iodaemon.core.condition import MODES
+from iodaemon.core.words import MODES
 from iodaemon.errors import RequestError
 from iodaemon.text import printable
 from iodaemon.units import format_duration

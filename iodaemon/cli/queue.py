@@ -15,7 +15,7 @@ from iodaemon.cli.failure import UsageError, count
 from iodaemon.cli.output import Column, expected_cell
 from iodaemon.cli.selector import format_ids, parse_selectors
 from iodaemon.cli.session import SIMULATED, Session
-from iodaemon.core.condition import MODES, drained
+from iodaemon.core.words import MODES, drained
 from iodaemon.errors import NoDaemon, NotFound
 from iodaemon.text import printable
 

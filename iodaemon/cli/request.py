@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from iodaemon.api.model import JobOptions
 from iodaemon.cli.failure import UsageError, count, duration_s, size_bytes
 from iodaemon.cli.output import say, shortened
-from iodaemon.core.launcher import interpreter_of, is_shell, script_of, without_launchers
+from iodaemon.core.program import interpreter_of, is_shell, script_of, without_launchers
 from iodaemon.errors import RequestError
 
 PLAIN_PATH: Final = "/usr/local/bin:/usr/bin:/bin"

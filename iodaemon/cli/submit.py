@@ -194,7 +194,7 @@ def _specs(
 def _called(said: Said, command: Sequence[str]) -> str:
     """The job's name, as the daemon will show it."""
     from iodaemon.core.job import JobSpec as Spec
-    from iodaemon.core.signature import name_of
+    from iodaemon.core.similarity import name_of
 
     return name_of(Spec(command=tuple(command), name=said.options.get("name", "")))
 

@@ -21,7 +21,7 @@ from iodaemon.config.describe import Setting, describe_settings, toml_value
 from iodaemon.config.policy import config_home_of
 from iodaemon.config.table import decode_table, read_toml
 from iodaemon.config.tier import Above0, Above0Int, TierTable, check_tiers
-from iodaemon.core.sharing import Sharing
+from iodaemon.core.limits import Sharing
 from iodaemon.errors import ConfigError
 from iodaemon.socket_path import usual_runtime_dir, usual_state_dir, why_too_long
 

@@ -12,9 +12,16 @@ from typing import Annotated, Any, Final, cast
 import msgspec
 from msgspec import Meta
 
-from iodaemon.core.scratch import DiskId, TierName
-from iodaemon.core.storage import AllocationRule, Disk, Storage, StorageNode
-from iodaemon.core.tier import DiskFacts, DiskKind, Tier
+from iodaemon.core.job import DiskId, TierName
+from iodaemon.core.storage import (
+    AllocationRule,
+    Disk,
+    DiskFacts,
+    DiskKind,
+    Storage,
+    StorageNode,
+    Tier,
+)
 from iodaemon.errors import ConfigError
 from iodaemon.registry import find_rule
 from iodaemon.supervisor.disk_trouble import sentence

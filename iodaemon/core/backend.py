@@ -1,13 +1,39 @@
-"""What carries decisions out. Backends speak only in events."""
+"""What drives a controller: a backend that carries decisions out, and a timeline that has the time.
+
+Backends speak only in events. Only a timeline knows what time it is: ``daemon/timeline.py`` is wall
+time, ``simulator/timeline.py`` virtual time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from iodaemon.core.decision import Decision, Start
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.platform import Platform
+
+
+class Timer(Protocol):
+    """A call that has not been made yet."""
+
+    def cancel(self) -> None: ...
+
+
+class Timeline(Protocol):
+    """A clock that can be asked to call back."""
+
+    @property
+    def now_s(self) -> float:
+        """The present, s since 1970 on wall time, since 0 on virtual time; never backwards."""
+        ...
+
+    def call_at(self, time_s: float, call: Callable[[], None]) -> Timer:
+        """Make the call at that time, or as soon as possible when it has passed.
+
+        Calls for the same time are made in the order in which they were asked for.
+        """
+        ...
 
 
 class Backend(Protocol):
@@ -18,9 +44,7 @@ class Backend(Protocol):
     """
 
     @property
-    def platform(self) -> Platform:
-        """What can be handed out."""
-        ...
+    def platform(self) -> Platform: ...
 
     @property
     def offers(self) -> frozenset[type]:

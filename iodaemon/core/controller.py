@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.core import event as ev
-from iodaemon.core.allotting import NO_SPACE_AT_ALL
 from iodaemon.core.decision import (
     AdmissionPlan,
     Kill,
@@ -24,20 +23,15 @@ from iodaemon.core.decision import (
     Suspend,
     start_of,
 )
+from iodaemon.core.handlers import end_keeping, end_overfull, grant, react, wait_ends_s
 from iodaemon.core.job import SUSPENDED, Job, JobId, JobState, Reason
-from iodaemon.core.output_cap import end_overfull
-from iodaemon.core.phase import grant, wait_ends_s
-from iodaemon.core.react import react
 from iodaemon.core.regulator import Regulator
-from iodaemon.core.rule import Explaining, Mode, Rules
-from iodaemon.core.rule_call import Limit, ask_admission, no_limit
+from iodaemon.core.rule import Explaining, Limit, Mode, Rules, ask_admission, no_limit
 from iodaemon.core.rule_error import FROM_A_RULE, RuleError, RuleFault, rule_error
-from iodaemon.core.scratch_life import end_keeping
-from iodaemon.core.start_gate import StartGate
 from iodaemon.core.state import State, with_fields
-from iodaemon.core.state_view import StateView
 from iodaemon.core.step import Step
-from iodaemon.core.stock import StockDraft
+from iodaemon.core.stock import NO_SPACE_AT_ALL, StockDraft
+from iodaemon.core.view import StartGate, View
 
 WALLTIME_GRACE_S: Final = 10.0
 """From SIGTERM to SIGKILL for a job past a limit (the CLI's default for cancel as well)."""
@@ -61,10 +55,6 @@ class Controller:
         """Control this state.
 
         Args:
-            state: as it is now.
-            rules: that decide.
-            seed: of what they may draw.
-            mode: of regulation.
             output_max_bytes: room that a job's own output may take. None: any.
             scratch_keep_s: how long what could not be copied out of a job's space is kept. None:
                 until somebody has it removed.
@@ -116,7 +106,10 @@ class Controller:
         self._enforce_output(step, events)
         self._end_delays(step)
         end_keeping(step)
-        self._regulate(step, events)
+        try:
+            self._ask_regulation(step, events)
+        except RuleError as error:
+            self._set_aside(step, error)
         if self.state.phases and not self.regulator.gives_turns(self.rules):
             self._grant_all(step)
         self._admit(step)
@@ -144,7 +137,7 @@ class Controller:
         if job.state is not JobState.PENDING or not isinstance(rule, Explaining):
             return ""
         rng = random.Random(0)  # noqa: S311 - a question must not change what is decided next
-        view = StateView(self.state, self.rules, self._now_s, rng)
+        view = View(self.state, self.rules.placement, self._now_s, rng)
         try:
             with self._limit("admission"):
                 return str(rule.explain(view, job, self._admission_memory))
@@ -191,25 +184,20 @@ class Controller:
             raise error
         fault = msgspec.structs.replace(error.fault, at_s=step.now_s)
         self.faults = {**self.faults, fault.part: fault}
-        step.set_aside(fault)
+        step.faults.append(fault)
         if fault.tier:
             self.state.stock.forget_rule(fault.tier)
         else:
             self._go_by(step, self.fallback, fault.text)
 
-    def _regulate(self, step: Step, events: Sequence[ev.Event]) -> None:
-        try:
-            self._ask_regulation(step, events)
-        except RuleError as error:
-            self._set_aside(step, error)
-
     def _ask_regulation(self, step: Step, events: Sequence[ev.Event]) -> None:
-        if any(isinstance(event, ev.Reconfigured) for event in events):
+        kinds = set(map(type, events))
+        if ev.Reconfigured in kinds:
             return  # what it has just let go is not held again before it has run at all
-        if any(isinstance(event, ev.SampleTaken) for event in events):
+        if ev.SampleTaken in kinds:
             self.regulator.regulate(step, self.rules)
             return
-        has_ended = any(isinstance(event, ev.JobExited) for event in events)
+        has_ended = ev.JobExited in kinds
         if has_ended:
             self.regulator.refill(step, self.rules)
         if has_ended or step.phases_changed:
@@ -253,7 +241,7 @@ class Controller:
     def _enforce_kill(self, step: Step, job: Job) -> None:
         if job.kill_at_s is not None and job.kill_at_s <= step.now_s:
             step.put(with_fields(job, kill_at_s=None))
-            step.decide(Kill(job_id=job.id))
+            step.decisions.append(Kill(job_id=job.id))
 
     def _release_and_protect(self, step: Step, job: Job) -> None:
         """The guard over every rule: suspended too long in a row, it runs, for as long at least."""
@@ -265,14 +253,10 @@ class Controller:
         protected = {"immune_until_s": step.now_s + limit_s}
         step.put(with_fields(self.state.jobs[job.id], **protected))
 
-    def _waiting_for_turn(self) -> list[Job]:
-        jobs = (self.state.jobs[job_id] for job_id in sorted(self.state.phases))
-        return [job for job in jobs if job.waits_for_turn]
-
     def _grant_all(self, step: Step) -> None:
         """No rule in force gives turns: nobody has to wait for one."""
-        for job in self._waiting_for_turn():
-            grant(step, job)
+        for job_id in sorted(self.state.phases):
+            grant(step, self.state.jobs[job_id])
 
     def _hold_ends_s(self, job: Job) -> float | None:
         limit_s = self.rules.longest_suspension_s(job)
@@ -326,7 +310,7 @@ class Controller:
     def _admit(self, step: Step) -> None:
         """Asked again where jobs ended that would wait for space and asked to fail instead."""
         while self.state.may_start:
-            view = StateView(self.state, self.rules, step.now_s, self._rng)
+            view = View(self.state, self.rules.placement, step.now_s, self._rng)
             rule, memory = self.rules.admission, self._admission_memory
             try:
                 plan, memory = ask_admission(rule, view, memory, self.state, self._limit)
@@ -369,10 +353,9 @@ class Controller:
 
     def _reject(self, step: Step, job_id: JobId, reason: Reason) -> None:
         step.move(self.state.jobs[job_id], JobState.FAILED, reason)
-        step.decide(Reject(job_id=job_id, reason=reason))
+        step.decisions.append(Reject(job_id=job_id, reason=reason))
 
     def _end_for_want_of_space(self, step: Step) -> bool:
-        """Whether any job did."""
         reasons = self.state.reasons.items()
         ends = [(job_id, why) for job_id, why in reasons if why.code == NO_SPACE_AT_ALL]
         for job_id, reason in ends:
@@ -392,15 +375,13 @@ class Controller:
         draft = StockDraft(self.state.stock, self._rng, step.now_s)
         try:
             with self._limit("allocation"):
-                found = draft.find(job, placed.tier)
-                shares = () if isinstance(found, Reason) else draft.take(job, placed.tier)
+                if isinstance(found := draft.find(job, placed.tier), Reason):
+                    return found
+                shares, where = draft.take(job, placed.tier)
         except RuleError as error:
             self._set_aside(step, error)
             return self._with_space(step, placed)
-        if isinstance(found, Reason):
-            return found
         draft.commit()
-        where = draft.tier_of(shares, placed.tier)
         return msgspec.structs.replace(placed, shares=shares, tier=where)
 
     def _start(self, step: Step, placed: Placed) -> None:
@@ -415,7 +396,7 @@ class Controller:
             job = with_fields(job, shares=shares, tier=placed.tier)
             job = with_fields(job, scratch_unwanted=None, scratch_unwanted_by="")
         step.move(job, JobState.STARTING, placed.why)
-        step.decide(start_of(job))
+        step.decisions.append(start_of(job))
 
     def _agree_on_freezing(self, step: Step) -> None:
         """Ask the world for what the two hold bits say, where that was not asked yet."""
@@ -425,4 +406,6 @@ class Controller:
             if job.wants_freeze == job.freeze_asked:
                 continue
             step.put(with_fields(job, freeze_asked=job.wants_freeze))
-            step.decide(Suspend(job_id=job.id) if job.wants_freeze else Resume(job_id=job.id))
+            step.decisions.append(
+                Suspend(job_id=job.id) if job.wants_freeze else Resume(job_id=job.id)
+            )

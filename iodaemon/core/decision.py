@@ -12,10 +12,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from iodaemon.core.job import Job, JobId, JobKind, JobState, Reason
+from iodaemon.core.job import Job, JobId, JobKind, JobState, Reason, Share, TierName
 from iodaemon.core.platform import DeviceId, PartitionId, SlotId
 from iodaemon.core.rule_error import RuleFault
-from iodaemon.core.scratch import Share, TierName
 
 _NONE: Mapping[Any, Any] = MappingProxyType({})
 
@@ -262,6 +261,21 @@ class StartLimit(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: float | None = None
     footprint_bytes: float = 0.0
     why: Reason
+
+    def share_of(self, kind: JobKind) -> float:
+        """What a job of this kind takes of what is contended for, 1 being all of it."""
+        return self.shares.get(kind, self.share)
+
+    def needed_bytes(self, footprint_bytes: float | None) -> float:
+        """Memory that a job is taken to need of which so much is expected; None: unknown."""
+        return self.footprint_bytes if footprint_bytes is None else footprint_bytes
+
+    def after(self, starts: int, share: float, *, memory_bytes: float = 0.0) -> StartLimit:
+        """What is left when so many jobs that take this much have started; below 0: have ended."""
+        most = None if self.most is None else self.most - starts
+        left = None if self.memory_bytes is None else self.memory_bytes - starts * memory_bytes
+        free = self.free - starts * share
+        return msgspec.structs.replace(self, most=most, free=free, memory_bytes=left)
 
 
 class Lesson(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import msgspec
 
-from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobKind
+from iodaemon.core.job import DiskId, Exit, IoTotals, Job, JobId, JobKind, Staged
+from iodaemon.core.limits import Sharing
 from iodaemon.core.platform import Device
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.sample import Sample
-from iodaemon.core.scratch import DiskId, Staged
-from iodaemon.core.sharing import Sharing
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     at_s: float
+
+
+class _OfJob(_Event, frozen=True):
+    job_id: JobId
+
+
+class _OfAttempt(_OfJob, frozen=True):
+    attempt: int
 
 
 class JobSubmitted(_Event, frozen=True):
@@ -22,20 +29,15 @@ class JobSubmitted(_Event, frozen=True):
     job: Job
 
 
-class SubmitRevoked(_Event, frozen=True):
+class SubmitRevoked(_OfJob, frozen=True):
     """The journal could not take the job, so its client was told no: it never existed."""
 
-    job_id: JobId
 
-
-class JobStarted(_Event, frozen=True):
+class JobStarted(_OfAttempt, frozen=True):
     """The job's main process runs its command."""
 
-    job_id: JobId
-    attempt: int
 
-
-class StartFailed(_Event, frozen=True):
+class StartFailed(_OfAttempt, frozen=True):
     """The command does not run and never ran. Of its space, if any, ScratchRemoved tells.
 
     ``exit_code`` is set where trying again cannot help (127: not found, 126: not executable):
@@ -44,22 +46,18 @@ class StartFailed(_Event, frozen=True):
     ``disk``: the one of a tier that is of no use to anybody now, which is why; None: none is.
     """
 
-    job_id: JobId
-    attempt: int
     problem: str
     exit_code: int | None = None
     holds: bool = False
     disk: DiskId | None = None
 
 
-class JobExited(_Event, frozen=True):
+class JobExited(_OfAttempt, frozen=True):
     """All processes of the job are gone. ``exit`` empty: its exit could not be learned.
 
     ``by_reboot``: they went with the machine. ``staged``: None where nothing is known of that.
     """
 
-    job_id: JobId
-    attempt: int
     exit: Exit
     io: IoTotals
     note: str = ""
@@ -67,43 +65,34 @@ class JobExited(_Event, frozen=True):
     staged: Staged | None = None
 
 
-class JobSuspended(_Event, frozen=True):
+class JobSuspended(_OfJob, frozen=True):
     """All processes of the job stand still: the world's word, whoever asked for it."""
 
-    job_id: JobId
 
-
-class JobResumed(_Event, frozen=True):
+class JobResumed(_OfJob, frozen=True):
     """The job's processes run again: the world's word, whoever asked for it."""
 
-    job_id: JobId
 
-
-class SuspendFailed(_Event, frozen=True):
+class SuspendFailed(_OfJob, frozen=True):
     """The job could not be brought to a standstill, or back: it is as ``frozen`` says."""
 
-    job_id: JobId
     frozen: bool
     problem: str
 
 
-class CapFailed(_Event, frozen=True):
+class CapFailed(_OfJob, frozen=True):
     """The job could not be slowed down: it moves what it can."""
 
-    job_id: JobId
     problem: str
 
 
-class FoundFrozen(_Event, frozen=True):
+class FoundFrozen(_OfJob, frozen=True):
     """All processes of a running job stand still by the kernel's word, and nobody asked for it."""
 
-    job_id: JobId
 
-
-class StopDelayed(_Event, frozen=True):
+class StopDelayed(_OfJob, frozen=True):
     """What was asked of a job's processes, an end or a standstill, is not done yet, and why."""
 
-    job_id: JobId
     problem: str
 
 
@@ -113,101 +102,86 @@ class SampleTaken(_Event, frozen=True):
     sample: Sample
 
 
-class CancelRequested(_Event, frozen=True):
+class CancelRequested(_OfJob, frozen=True):
     """Somebody wants the job gone."""
 
-    job_id: JobId
     by: str
     grace_s: float
 
 
-class RequeueRequested(_Event, frozen=True):
+class RequeueRequested(_OfJob, frozen=True):
     """Somebody wants the job run again from its beginning, ended first where it runs.
 
     ``ended`` is its record where it ended so long ago that the state may not have it any more.
     ``by_uid``: who that is; None: the job's own user.
     """
 
-    job_id: JobId
     by: str
     grace_s: float
     by_uid: int | None = None
     ended: Job | None = None
 
 
-class SuspendRequested(_Event, frozen=True):
+class SuspendRequested(_OfJob, frozen=True):
     """A person wants the job to stand still until resumed by a person.
 
     ``by_uid``: who that is; None: the job's own user.
     """
 
-    job_id: JobId
     by: str
     by_uid: int | None = None
 
 
-class ResumeRequested(_Event, frozen=True):
+class ResumeRequested(_OfJob, frozen=True):
     """A person takes the hold back; the regulation's own hold stays."""
 
-    job_id: JobId
     by: str
 
 
-class PhaseAsked(_Event, frozen=True):
+class PhaseAsked(_OfJob, frozen=True):
     """A job is about to do I/O and waits for its turn; one that has or awaits it keeps it.
 
     ``expect_bytes``: how much it says it will read and write; None: not said.
     """
 
-    job_id: JobId
     expect_bytes: int | None = None
 
 
-class PhaseDone(_Event, frozen=True):
+class PhaseDone(_OfJob, frozen=True):
     """A job's I/O phase is over, or it waits for its turn no longer."""
 
-    job_id: JobId
 
-
-class ScratchRemoved(_Event, frozen=True):
+class ScratchRemoved(_OfAttempt, frozen=True):
     """Nothing is there any more of what an attempt had in its space, or ever was: it is free."""
 
-    job_id: JobId
-    attempt: int
 
-
-class ScratchKept(_Event, frozen=True):
+class ScratchKept(_OfAttempt, frozen=True):
     """What an attempt that has ended had in its space is still there, for the reason given.
 
     Its space stays taken until ScratchRemoved. ``is_result``: it is what could not be copied out;
     None: nobody can tell now.
     """
 
-    job_id: JobId
-    attempt: int
     problem: str
     is_result: bool | None = None
 
 
-class ScratchUsed(_Event, frozen=True):
+class ScratchUsed(_OfAttempt, frozen=True):
     """How much a job that runs has in its space, told when that comes to be more than it asked for.
 
     ``is_over`` is False once it is not any more; with ``ends`` a job that has more is ended.
     ``is_all``: False where not all of it could be measured, so that it has ``used_bytes`` at least.
     """
 
-    job_id: JobId
-    attempt: int
     used_bytes: int
     is_over: bool
     ends: bool = False
     is_all: bool = True
 
 
-class ScratchUnwanted(_Event, frozen=True):
+class ScratchUnwanted(_OfJob, frozen=True):
     """Somebody wants what is kept in the space of a job that does not run to be removed."""
 
-    job_id: JobId
     by: str
 
 
@@ -271,10 +245,8 @@ class Reconfigured(_Event, frozen=True):
     scratch_keep_s: float | msgspec.UnsetType | None = msgspec.UNSET
 
 
-JobEvent = (
-    JobSubmitted
-    | SubmitRevoked
-    | JobStarted
+OneJobEvent = (
+    JobStarted
     | StartFailed
     | JobExited
     | JobSuspended
@@ -283,9 +255,7 @@ JobEvent = (
     | CapFailed
     | SuspendFailed
     | StopDelayed
-    | SampleTaken
     | CancelRequested
-    | RequeueRequested
     | SuspendRequested
     | ResumeRequested
     | PhaseAsked
@@ -294,6 +264,15 @@ JobEvent = (
     | ScratchKept
     | ScratchUsed
     | ScratchUnwanted
+)
+"""What concerns one job that is known already."""
+
+JobEvent = (
+    OneJobEvent
+    | JobSubmitted
+    | SubmitRevoked
+    | RequeueRequested
+    | SampleTaken
     | DiskSeen
     | LessonsForgotten
     | TimerFired

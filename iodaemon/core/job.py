@@ -1,27 +1,154 @@
-"""A job: what was asked (JobSpec), what became of it (Job), and the life it may lead.
+"""A job: what was asked (JobSpec), what became of it (Job), and the states that it may be in.
 
-A spec is all that a policy may see of a job before it runs. What the job really does
-(its profile) exists in the simulator only.
+A spec is all that a policy may see of a job before it runs, with what is expected of its I/O
+(Prediction). What the job really does (its profile) exists in the simulator only. How a job goes
+from one state to the next: ``core.lifecycle``.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Final, NewType
+from typing import Annotated, Final, Literal, NewType, Protocol
 
 import msgspec
 
 from iodaemon.core.platform import PartitionId, SlotId
-from iodaemon.core.prediction import Prediction
-from iodaemon.core.scratch import KEPT, ScratchRequest, Share, Staged, TierName
+
+TierName = NewType("TierName", str)
+DiskId = NewType("DiskId", str)
+"""Unique among all disks of a storage."""
+KEPT: Final = "ScratchKept"
+"""The word for what an ended job still has in its space."""
+Fallback = Literal["slow", "wait", "fail"]
+"""What becomes of a request that no disk can hold now: the slowest tier, later, or its end."""
+
+
+_Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Path = Annotated[str, msgspec.Meta(pattern="^/")]
+
+
+class ScratchRequest(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Space that a job wants for its run: SCRATCH of docs/api.md.
+
+    Attributes:
+        size_bytes: above 0.
+        tier: which one. None: the admission rule chooses (``--fast``); rules that do not, take
+            the fastest.
+        fallback: if that has no room.
+        input_path: what is copied in before the command runs. None: nothing.
+        output_path: where what it leaves is copied after. None: nothing is kept.
+        output_on: whether that is done also where the command failed.
+        input_bytes: how much is copied in; 0: nobody knows.
+        output_bytes: how much is expected to be copied out; 0: nobody knows.
+        data_bytes: what the job moves in between and does not keep; 0: nobody knows.
+    """
+
+    size_bytes: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    tier: Annotated[TierName, msgspec.Meta(max_length=32)] | None = None
+    fallback: Fallback = "wait"
+    input_path: _Path | None = None
+    output_path: _Path | None = None
+    output_on: Literal["success", "always"] = "success"
+    input_bytes: _Size = 0
+    output_bytes: _Size = 0
+    data_bytes: _Size = 0
+
+    @property
+    def whole_bytes(self) -> int:
+        """What has to fit one directory: the prolog copies all of the input there."""
+        return 0 if self.input_path is None else self.input_bytes
+
+    def __post_init__(self) -> None:
+        """Refuse a request for nothing."""
+        if self.size_bytes < 1:
+            raise ValueError("scratch space must be at least one byte")
+        if min(self.input_bytes, self.output_bytes, self.data_bytes) < 0:
+            raise ValueError("input, output and data are 0 bytes or more")
+
+
+class Staged(msgspec.Struct, frozen=True, kw_only=True):
+    """What was copied for a job, in and out, as the kernel counts it.
+
+    Attributes:
+        came_bytes: written to disks by the prolog.
+        went_bytes: written to disks by the epilog.
+        moved_bytes: read and written by both; part of the job's I/O.
+        has_come: whether all that was to be copied in was. None: nothing was to be, or unknown.
+        has_gone: likewise out.
+    """
+
+    came_bytes: int
+    went_bytes: int
+    moved_bytes: int
+    has_come: bool | None = None
+    has_gone: bool | None = None
+
+    @property
+    def read_bytes(self) -> int:
+        """The part of it that was read; what is copied is written once."""
+        return max(0, self.moved_bytes - self.came_bytes - self.went_bytes)
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """Space on one disk that a job holds."""
+
+    tier: TierName
+    disk: DiskId
+    size_bytes: int
+
+
+Source = Literal["measured", "declared", "learned", "imported", "unknown"]
+"""Where it is known from. ``declared``: the job's submitter said it. ``learned``: earlier runs of
+the same did it here. ``imported``: they did it elsewhere, by their Darshan logs."""
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a job is expected to move, as a mean over the time it runs.
+
+    Attributes:
+        rate_bytes_per_s: read plus written. It is the job's I/O intensity as EquilibrIO defines
+            it: the part of its time in I/O, times its bandwidth while in I/O.
+        confidence: 0 (a guess) to 1 (measured in the last slice).
+        source: where it is known from.
+        io_share: the part of its run time in which it does I/O. None: not known.
+        operations_per_s: read and write requests. None: not known.
+        by: what earlier runs it is known by, for example ``name:solver``. Empty: none.
+        runs: how many of them.
+        run_s: how long they took, typically; no bound. None: not known.
+    """
+
+    rate_bytes_per_s: float
+    confidence: float
+    source: Source
+    io_share: float | None = None
+    operations_per_s: float | None = None
+    by: str = ""
+    runs: int = 0
+    run_s: float | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is; what is not known is not zero."""
+        return self.source != "unknown"
+
+    @property
+    def burst_bytes_per_s(self) -> float:
+        """What it moves while it does I/O; the mean where its share is not known."""
+        return self.rate_bytes_per_s / self.io_share if self.io_share else self.rate_bytes_per_s
+
+
+UNKNOWN: Final = Prediction(rate_bytes_per_s=0.0, confidence=0.0, source="unknown")
+
 
 JobId = NewType("JobId", int)
 """Counts up from 1 for the whole life of a journal; never used twice."""
 JobKind = NewType("JobKind", str)
-"""What jobs of one user have in common: ``UID like:COMMAND`` (``core.signature.kind_of``)."""
+"""What jobs of one user have in common: ``UID like:COMMAND`` (``core.similarity.kind_of``)."""
 
 
 class JobState(enum.StrEnum):
@@ -43,18 +170,11 @@ class JobState(enum.StrEnum):
 
     @property
     def code(self) -> str:
-        """The two-letter code (one letter for some), for example ``SI``."""
         return _CODES[self]
 
     @property
     def is_final(self) -> bool:
-        """True when the job is over."""
         return self in FINAL
-
-    @property
-    def is_live(self) -> bool:
-        """True while the job holds slots: from STARTING until its end."""
-        return self in LIVE
 
 
 _CODES: Final[Mapping[JobState, str]] = MappingProxyType(
@@ -81,28 +201,6 @@ WAITING: Final = frozenset({_S.HELD, _S.PENDING})
 ENDS: Final = frozenset({_S.COMPLETED, _S.FAILED, _S.LOST, _S.OUT_OF_MEMORY})
 FINAL: Final = ENDS | {_S.CANCELLED, _S.TIMEOUT}
 LIVE: Final = frozenset({_S.STARTING, _S.RUNNING, _S.STOPPING}) | SUSPENDED
-
-TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = MappingProxyType(
-    {
-        # Before the start: nothing runs, so a cancel is final at once.
-        _S.HELD: frozenset({_S.PENDING, _S.CANCELLED}),
-        _S.PENDING: frozenset({_S.HELD, _S.STARTING, _S.CANCELLED, _S.FAILED}),
-        # A start that provably never ran gives its slots back (PENDING); one that can never
-        # succeed is FAILED; one whose fate is unknown is LOST.
-        _S.STARTING: frozenset({_S.RUNNING, _S.PENDING, _S.STOPPING, _S.CANCELLED}) | ENDS,
-        # PENDING again: the machine was restarted, and the job asked to be requeued then.
-        _S.RUNNING: SUSPENDED | {_S.STOPPING, _S.PENDING} | ENDS,
-        _S.SUSPENDED_IO: frozenset({_S.RUNNING, _S.SUSPENDED_USER, _S.STOPPING, _S.PENDING}) | ENDS,
-        _S.SUSPENDED_USER: frozenset({_S.RUNNING, _S.SUSPENDED_IO, _S.STOPPING, _S.PENDING}) | ENDS,
-        # FAILED: it took more than it may, and was ended for that.
-        _S.STOPPING: frozenset(
-            {_S.CANCELLED, _S.TIMEOUT, _S.FAILED, _S.LOST, _S.OUT_OF_MEMORY, _S.PENDING}
-        ),
-        # Only for a requeue: it runs again from its beginning, as a new attempt.
-        **{state: frozenset({_S.PENDING}) for state in FINAL},
-    }
-)
-"""The life of a job: from each state, the states it may step to."""
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -201,7 +299,6 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shell_code(self) -> int:
-        """The code a shell would show: the exit code, 128 + N for a signal, 1 for unknown."""
         if self.signal is not None:
             return 128 + self.signal
         return 1 if self.code is None else self.code
@@ -220,7 +317,6 @@ class IoTotals(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_bytes(self) -> int | None:
-        """Read plus written, or None when both are unknown."""
         if self.read_bytes is None and self.written_bytes is None:
             return None
         return (self.read_bytes or 0) + (self.written_bytes or 0)
@@ -253,7 +349,7 @@ class QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One job and all that happened to it. Changed only within a step (``life``).
+    """One job and all that happened to it. Changed only within a step (``lifecycle``).
 
     Two independent bits, ``user_hold`` and ``io_hold``, say who wants it stopped; it runs only
     when both are clear. ``frozen`` is what the world last confirmed, ``freeze_asked`` what was
@@ -288,7 +384,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         shares: the space of tiers that it holds, from its start until nothing of it is left.
         tier: the tier that it was started on, which it keeps; None: it asked for none.
         staged: what was copied in and out for it. None: nothing, or nobody knows.
-        charged_s: what it is charged for its run, where it asked for space (``core.charge``).
+        charged_s: what it is charged for its run, where it asked for space (``core.storage``).
         scratch_over: that it has more in its space than it asked for. None: it has not.
         scratch_most_bytes: the most that it was seen to have there, where that was more than it
             asked for. 0: it never was.
@@ -358,12 +454,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_live(self) -> bool:
-        """True while the job holds slots."""
         return self.state in LIVE
 
     @property
     def wants_freeze(self) -> bool:
-        """True when either hold bit asks for the job to stand still."""
         return self.user_hold or self.io_hold
 
     @property
@@ -404,13 +498,71 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         running = self.state in (JobState.RUNNING, JobState.STOPPING)
         return self.run_s + (max(0.0, now_s - self.since_s) if running else 0.0)
 
-    def suspended_s_at(self, now_s: float) -> float:
-        """Seconds it has stood still until ``now_s``, whoever stopped it."""
-        standing = self.state in SUSPENDED
-        total_s = self.suspended_io_s + self.suspended_user_s
-        return total_s + (max(0.0, now_s - self.since_s) if standing else 0.0)
-
 
 def suspended_state(job: Job) -> JobState:
     """The state of this job when it stands still: a person's hold outranks the regulation's."""
     return JobState.SUSPENDED_USER if job.user_hold else JobState.SUSPENDED_IO
+
+
+RECORD_BYTES: Final = 2560
+"""A job without its texts, in all tables: 100,000 of the smallest, which count 2,960 bytes each,
+took 2,690 of resident memory in the first submission, 1,290 and 810 in the next (CPython 3.11)."""
+_ASCII_BYTES: Final = 80
+"""Header (49 bytes), the pointer to it, and what the allocator rounds up."""
+_OTHER_BYTES: Final = 144
+"""Two headers, the pointer, and what the allocator rounds up twice."""
+_WIDEST_BYTES: Final = 8
+"""A character of 4 bytes, and 4 more in UTF-8."""
+_ENTRY_BYTES: Final = 104
+"""Of a dictionary with room for a third more."""
+
+
+class Texts(Protocol):
+    """The texts of a job, as it is submitted and as it is kept."""
+
+    @property
+    def command(self) -> tuple[str, ...]: ...
+    @property
+    def cwd(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def stdout(self) -> str | None: ...
+    @property
+    def stderr(self) -> str | None: ...
+    @property
+    def scratch(self) -> ScratchRequest | None: ...
+
+
+def text_bytes(text: str) -> int:
+    """At most so much memory is taken by a text that is referred to once.
+
+    A text takes 1 to 4 bytes a character, by its widest one, and what is not ASCII is kept in UTF-8
+    as well once it has been written somewhere. The bound is a function of the text alone, so that
+    what is counted when a job comes is what is taken off when it goes.
+    """
+    if text.isascii():
+        return _ASCII_BYTES + len(text)
+    return _OTHER_BYTES + _WIDEST_BYTES * len(text)
+
+
+def _bytes_of(texts: Collection[str]) -> int:
+    """The sum of ``text_bytes``."""
+    together = "".join(texts)
+    if together.isascii():
+        return _ASCII_BYTES * len(texts) + len(together)
+    return sum(map(text_bytes, texts))
+
+
+def job_bytes(job: Texts) -> int:
+    """At most so much memory is taken by a job that waits, runs, or has ended."""
+    texts = [*job.command, job.cwd, job.name, job.stdout or "", job.stderr or ""]
+    if job.scratch is not None:
+        texts += [job.scratch.input_path or "", job.scratch.output_path or ""]
+    return RECORD_BYTES + _bytes_of(texts)
+
+
+def environment_bytes(environment: Mapping[str, str]) -> int:
+    """At most so much memory is taken by an environment, however many jobs share it."""
+    texts = [*environment, *environment.values()]
+    return RECORD_BYTES + _ENTRY_BYTES * len(environment) + _bytes_of(texts)

@@ -30,11 +30,7 @@ FADES: Final = 0.25
 
 
 class Lessons:
-    """By kind; a user's that were learned of last are at the end.
-
-    Args:
-        most: so many kinds at most.
-    """
+    """By kind; a user's that were learned of last are at the end."""
 
     def __init__(self, most: int = MOST_LESSONS) -> None:
         self._most = most
@@ -51,7 +47,6 @@ class Lessons:
         return self._users[uid_of(kind)][kind]
 
     def get(self, kind: JobKind) -> Lesson | None:
-        """What is known of the kind; None: nothing."""
         own = self._users.get(uid_of(kind))
         return None if own is None else own.get(kind)
 
@@ -123,7 +118,7 @@ class Lessons:
 
 
 def uid_of(kind: JobKind) -> int:
-    """Whose jobs they are; see ``signature.kind_of``."""
+    """Whose jobs they are; see ``similarity.kind_of``."""
     return int(kind.partition(" ")[0])
 
 

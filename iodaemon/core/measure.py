@@ -59,28 +59,6 @@ def bounded_slowdown(turnaround: float, run_s: float, *, bound_s: float = 10.0) 
     return max(1.0, turnaround / max(run_s, bound_s))
 
 
-def slot_utilisation(
-    jobs: Iterable[Job], slot_count: int, *, since_s: float, until_s: float
-) -> float:
-    """Part (0 to 1) of the slots' time that jobs hold between two times.
-
-    A suspended job holds its slots. Of a requeued job only its last attempt counts. Source: area
-    of the jobs over the area of the machine, Feitelson and Rudolph, JSSPP 1998.
-
-    Args:
-        jobs: whoever has started; the others hold nothing.
-        slot_count: of the whole machine, above 0.
-        since_s: from then on.
-        until_s: up to then, after ``since_s``; jobs that have not ended hold their slots.
-    """
-    held = 0.0
-    for job in jobs:
-        if job.started_s is not None:
-            end_s = until_s if job.ended_s is None else min(job.ended_s, until_s)
-            held += job.spec.cpus * max(0.0, end_s - max(job.started_s, since_s))
-    return held / (slot_count * (until_s - since_s))
-
-
 def equilibrio_job_slowdown(run_s: float, alone_s: float) -> float:
     """How much longer a job takes than in isolation, as a part of that: 0 for no longer.
 
@@ -151,16 +129,6 @@ def lv_slowdown(alone_s: Sequence[float], shared_s: Sequence[float]) -> float:
 def lv_average_runtime_s(run_times_s: Sequence[float]) -> float:
     """Mean of the jobs' start-to-end times, s. Source: Lv et al. 2014, eq. 5."""
     return mean(run_times_s)
-
-
-def lv_normalized_runtime(stacked_s: float, single_s: float) -> float:
-    """T_k-C / T_1-C: 1 when jobs on other sockets cost nothing. Source: Lv et al. 2014, eq. 1.
-
-    Args:
-        stacked_s: run time of a job while k sockets are loaded, s.
-        single_s: run time of the same job while its own socket alone is, s, above 0.
-    """
-    return stacked_s / single_s
 
 
 def jain_index(values: Sequence[float]) -> float:

@@ -1,14 +1,78 @@
-"""The machine as the policies see it: partitions (sockets) of slots (cores), and devices."""
+"""The machine as the policies see it: partitions (sockets) of slots (cores), and devices.
+
+Of a device that was measured while nothing else used it, it says how long a lone request takes:
+the base of the size-normalised wait (``core.meter``). That depends on where on the disk the
+requests go, which no counter tells: in order it is the least, at random places the most.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Final, NewType
 
 import msgspec
 
-from iodaemon.core.service import ServiceTimes
+Points = tuple[tuple[float, float], ...]
+"""Size of a request, bytes, and its time, s; by size."""
+
+
+class LoneTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Of reads, or of writes; empty where none was measured.
+
+    Attributes:
+        in_order: one after the other, as they lie on the disk.
+        at_random: anywhere on it.
+    """
+
+    in_order: Points = ()
+    at_random: Points = ()
+
+    def range_s(self, size_bytes: float) -> tuple[float, float] | None:
+        """The least and the most that a lone request of this size takes; None: not measured."""
+        known = [time_s(points, size_bytes) for points in (self.in_order, self.at_random) if points]
+        return (min(known), max(known)) if known else None
+
+
+class ServiceTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured of one device.
+
+    Attributes:
+        reads: lone ones.
+        writes: lone ones.
+        width: how many times as much many readers had as one, 1 or more. A device that serves
+            several at once is not full because a request takes as many times longer.
+    """
+
+    reads: LoneTimes = LoneTimes()
+    writes: LoneTimes = LoneTimes()
+    width: float = 1.0
+
+
+def time_s(points: Sequence[tuple[float, float]], size_bytes: float) -> float:
+    """What a request of this size takes, s, between and beyond the sizes that were measured.
+
+    Between two sizes it grows along a power of the size. Smaller requests than any take as long as
+    the smallest; larger ones are moved as fast as the largest.
+
+    Args:
+        points: one at least, by size; sizes and times above 0.
+        size_bytes: above 0; 0 counts as a byte.
+    """
+    size_bytes = max(1.0, size_bytes)
+    first, last = points[0], points[-1]
+    if size_bytes <= first[0]:
+        return first[1]
+    if size_bytes >= last[0]:
+        return last[1] * size_bytes / last[0]
+    upper = next(place for place, (size, _) in enumerate(points) if size >= size_bytes)
+    (low, low_s), (high, high_s) = points[upper - 1], points[upper]
+    if high <= low:
+        return high_s
+    share = math.log(size_bytes / low) / math.log(high / low)
+    return float(low_s * (high_s / low_s) ** share)
+
 
 PartitionId = NewType("PartitionId", int)
 """A socket's number on a server; an I/O node's number in a simulated cluster."""
@@ -59,17 +123,11 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cpus(self) -> list[int]:
-        """All logical CPUs of it, rising."""
         return sorted({cpu for slot in self.slots[: self.size] for cpu in slot.cpus})
 
 
 def oversubscribe(partition: Partition, times: int) -> Partition:
-    """The partition with every slot handed out this many times; jobs then share its cores.
-
-    Args:
-        partition: each slot once.
-        times: at least 1.
-    """
+    """The partition with every slot handed out this many times; jobs then share its cores."""
     slots = tuple(
         msgspec.structs.replace(slot, id=SlotId(slot.id + copy * COPY_STRIDE))
         for copy in range(times)
@@ -83,9 +141,6 @@ def share_cores(partition: Partition) -> Partition:
 
     A place has the id of a copy of a core, so that jobs outlive a change to ``oversubscribe``, and
     all CPUs of the partition.
-
-    Args:
-        partition: each core once.
     """
     cores = partition.slots
     if not cores:
@@ -130,7 +185,6 @@ class Platform(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def slot_count(self) -> int:
-        """Slots of all partitions together."""
         return sum(partition.size for partition in self.partitions)
 
     @cached_property
@@ -148,7 +202,6 @@ class Platform(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {partition.id: partition for partition in self.partitions}
 
     def has_slots(self, partition_id: PartitionId, slots: Iterable[SlotId]) -> bool:
-        """True when there is such a partition, and all of these slots are in it."""
         partition = self._by_id.get(partition_id)
         return partition is not None and {slot.id for slot in partition.slots}.issuperset(slots)
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.core.condition import rule_failed
 from iodaemon.core.error import IodaemonError
-from iodaemon.core.scratch import TierName
+from iodaemon.core.job import TierName
+from iodaemon.core.words import rule_failed
 
 
 class RuleTimeout(BaseException):
@@ -46,12 +46,10 @@ class RuleFault(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def part(self) -> str:
-        """What is set aside: the policy, or the rule of a tier."""
         return f"tier {self.tier}" if self.tier else "policy"
 
     @property
     def text(self) -> str:
-        """In one line, for people."""
         return rule_failed(self.kind, self.rule, self.part, self.place, self.problem)
 
 
@@ -84,15 +82,7 @@ def answer_and_memory(answer: object) -> tuple[Any, Any]:
 def rule_error(
     kind: str, rule: object, method: object, error: BaseException, *, tier: TierName | None = None
 ) -> RuleError:
-    """The error of a rule with file and line; an inner rule's error stays as it is.
-
-    Args:
-        kind: of the rule.
-        rule: which.
-        method: that was called.
-        error: that it raised, or that its answer is.
-        tier: of an allocation rule: which tier's.
-    """
+    """The error of a rule with file and line; an inner rule's error stays as it is."""
     if isinstance(error, RuleError):
         return error
     is_answer = isinstance(error, BadAnswer)
@@ -113,13 +103,11 @@ def rule_error(
 
 
 def name_of(rule: object) -> str:
-    """The module and class of a rule."""
     type_ = type(rule)
     return f"{type_.__module__}:{type_.__qualname__}"
 
 
 def defined_at(method: object) -> str:
-    """File and line at which a method begins."""
     code = getattr(method, "__code__", None)
     return "?" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 

@@ -1,7 +1,9 @@
 """Samples: cumulative counters read at one time. A value that could not be read is None, never 0.
 
 The simulated node fills in the same counters under the same definitions as the Linux one, so
-that what is proved in simulation is what runs.
+that what is proved in simulation is what runs. A counter may be missing, go backwards, or jump: a
+container hides it, a device is replaced, a kernel has a bug. What cannot be true is not known, and
+whoever asks does without it.
 """
 
 from __future__ import annotations
@@ -59,7 +61,6 @@ class JobCounters(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moved_bytes(self) -> int | None:
-        """Read plus written, or None when both are unknown."""
         if self.read_bytes is None and self.written_bytes is None:
             return None
         return (self.read_bytes or 0) + max(0, self.written_bytes or 0)
@@ -142,3 +143,31 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     jobs: Mapping[JobId, JobCounters] = _NONE
     devices: Mapping[DeviceId, DeviceCounters] = _NONE
     node: NodeCounters = NodeCounters()
+
+
+MOST_BYTES_PER_S: Final = 1e13
+"""No machine moves more: 256 cores that copy from their caches move half of it."""
+MOST_REQUESTS_PER_S: Final = 1e9
+"""No device completes more."""
+MOST_CPUS: Final = 8192
+"""No Linux has more (CONFIG_NR_CPUS)."""
+
+
+def grown(before: float | None, now: float | None, most: float) -> float | None:
+    """By how much a counter grew.
+
+    Returns:
+        None where it is missing, went backwards, or grew by more than ``most``.
+    """
+    if before is None or now is None:
+        return None
+    growth = float(now - before)
+    return growth if 0.0 <= growth <= most else None
+
+
+def known_memory(node: NodeCounters) -> tuple[float, float] | None:
+    """Memory that can be had, and all that there is; None: not known, or more of it than all."""
+    available, memory = node.available_bytes, node.memory_bytes
+    if available is None or memory is None or not 0 <= available <= memory:
+        return None
+    return float(available), float(memory)

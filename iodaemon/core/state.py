@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.bandwidth import Meter
 from iodaemon.core.decision import (
     Capped,
     Evidence,
@@ -24,22 +23,32 @@ from iodaemon.core.decision import (
     TrialStep,
     clearing_of,
 )
-from iodaemon.core.drain import Drain
 from iodaemon.core.error import InvariantError
-from iodaemon.core.experience import Experience
-from iodaemon.core.footprint import job_bytes
-from iodaemon.core.invariant import check_job, claim
-from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobKind, JobState, Reason
+from iodaemon.core.forecast import Outlook, Recollection
+from iodaemon.core.job import (
+    FINAL,
+    LIVE,
+    Job,
+    JobId,
+    JobKind,
+    JobState,
+    Reason,
+    job_bytes,
+)
 from iodaemon.core.lessons import Lessons
-from iodaemon.core.outlook import Outlook
+from iodaemon.core.lifecycle import check_job, claim
+from iodaemon.core.limits import (
+    Drain,
+    Sharing,
+    Users,
+    why_infeasible,
+    why_not_ready,
+)
+from iodaemon.core.meter import Meter
 from iodaemon.core.platform import Partition, PartitionId, Platform, SlotId
-from iodaemon.core.prediction import Prediction
-from iodaemon.core.sharing import Sharing, Users
-from iodaemon.core.signature import kind_of
-from iodaemon.core.start_gate import after_end, after_start, needed_bytes, share_of
+from iodaemon.core.similarity import kind_of
 from iodaemon.core.stock import Stock
-from iodaemon.core.tier import Tier
-from iodaemon.core.unready import why_never, why_not_ready
+from iodaemon.core.storage import Tier
 
 KEPT_FINISHED: Final = 1000
 """Finished jobs kept in memory; the journal keeps all of them for ``retain``."""
@@ -63,11 +72,11 @@ class State:
     """All that is known. Readers may use everything; only the controller may change it.
 
     Args:
-        platform: what can be handed out.
-        tiers: of storage, fastest first.
-        kept_finished: so many finished jobs stay in memory.
         experience: what earlier jobs teach of later ones. None: nothing is learned.
         sharing: what each user may have, and in what order they have it. None: as they come.
+
+    Attributes:
+        next_id: the number the next job will get; ids are never used twice.
     """
 
     def __init__(
@@ -76,7 +85,7 @@ class State:
         tiers: Sequence[Tier] = (),
         *,
         kept_finished: int = KEPT_FINISHED,
-        experience: Experience | None = None,
+        experience: Recollection | None = None,
         sharing: Sharing | None = None,
     ) -> None:
         self.platform = platform
@@ -102,7 +111,7 @@ class State:
         self.starts_blocked = ""
         self.drain: Drain | None = None
         self.evidence: dict[JobId, Evidence] = {}
-        self._next_id = 1
+        self.next_id = JobId(1)
         self.delayed: dict[JobId, float] = {}
         self._kinds: dict[JobId, JobKind] = {}
         self._pending: dict[JobId, Job] = {}
@@ -121,11 +130,6 @@ class State:
             self._pools |= {slot: pool for pool in pools for slot in pool}
 
     # -- reading ---------------------------------------------------------------------------
-
-    @property
-    def next_id(self) -> JobId:
-        """The number the next job will get; ids are never used twice."""
-        return JobId(self._next_id)
 
     @property
     def pending(self) -> Iterator[Job]:
@@ -161,7 +165,6 @@ class State:
 
     @property
     def live(self) -> Iterator[Job]:
-        """Jobs that hold slots, ordered by id."""
         return iter(self._live.values())
 
     def slots_free(self, partition_id: PartitionId) -> int:
@@ -180,7 +183,6 @@ class State:
         return max(0, min(free, pools))
 
     def slots_idle(self, partition_id: PartitionId) -> int:
-        """Slots of the partition that are neither taken nor, by jobs that share them, busy."""
         partition = self.platform.partition(partition_id)
         return max(0, partition.size - self._held(partition))
 
@@ -208,25 +210,23 @@ class State:
             return False
         if job.spec.cpus <= self.slots_idle(partition_id):
             return False
-        return needed_bytes(limit, self.footprint_bytes(job.id)) > limit.memory_bytes
+        return limit.needed_bytes(self.footprint_bytes(job.id)) > limit.memory_bytes
 
     def may_cap(self, job_id: JobId) -> bool:
-        """Whether the job runs, and can be slowed down."""
         job = self.jobs[job_id]
         runs = job.state is JobState.RUNNING and not job.wants_freeze
         return self.can_cap and runs and job_id not in self.uncappable
 
+    def may_hold(self, job: Job, now_s: float) -> bool:
+        """The guard before every rule: whether regulation may suspend the job now."""
+        runs = job.state is JobState.RUNNING and not job.wants_freeze
+        if not runs or job.spec.no_suspend or job.is_immune(now_s):
+            return False
+        return self.meter.bandwidth(job.id) is not None
+
     def _held(self, partition: Partition) -> int:
         pools = len(self._free[partition.id]) + len(self._places[partition.id])
         return len(partition.slots) - pools
-
-    def predicted(self, job_id: JobId) -> Prediction:
-        """What the job is expected to move now, if it runs."""
-        return self.outlook.predicted(self.jobs[job_id])
-
-    def expected(self, job_id: JobId) -> Prediction:
-        """What the job is expected to move as a mean over its whole run."""
-        return self.outlook.expected(self.jobs[job_id])
 
     def kind(self, job_id: JobId) -> JobKind:
         """What the job is like; found once, as a rule may ask it of all that wait."""
@@ -244,7 +244,7 @@ class State:
             return self.waits.get(job_id) or Reason(code=TURN, text="waits for its turn to do I/O")
         if job.state is not JobState.PENDING:
             return None
-        if (never := why_never(self.platform, self.stock, job)) is not None:
+        if (never := why_infeasible(self.platform, self.stock, job)) is not None:
             return never
         if self.starts_blocked:
             return Reason(code="Blocked", text=self.starts_blocked)
@@ -271,15 +271,7 @@ class State:
         """What the admission says of a job that waits; None: that others came earlier."""
         return self.reasons.get(job_id) or self.reason_of_rest
 
-    def count_waiting(self, code: str) -> int:
-        """How many jobs the admission keeps waiting for a reason of this code."""
-        named = sum(reason.code == code for reason in self.reasons.values())
-        if self.reason_of_rest is None or self.reason_of_rest.code != code:
-            return named
-        return named + sum(job.id not in self.reasons for job in self.queue)
-
     def by_state(self) -> dict[JobState, int]:
-        """How many jobs in memory are in each state, every state named."""
         counts = dict.fromkeys(JobState, 0)
         for job in self.jobs.values():
             counts[job.state] += 1
@@ -306,7 +298,7 @@ class State:
         for job in sorted(jobs, key=lambda job: job.queue_key):
             self.add(job)
         self.forget_finished()
-        self._next_id = max(self._next_id, next_id)
+        self.next_id = max(self.next_id, next_id)
 
     def let_choose(self, *, any_tier: bool) -> None:
         """From now on the admission rule chooses the tier of who names none, or it does not."""
@@ -316,10 +308,9 @@ class State:
                 self._note_readiness(job)
 
     def add(self, job: Job) -> None:
-        """Take in a job that is new here."""
         if job.id in self.jobs:
             raise InvariantError(f"job {job.id} exists already; ids are never used twice")
-        self._next_id = max(self._next_id, job.id + 1)
+        self.next_id = max(self.next_id, JobId(job.id + 1))
         self.jobs[job.id] = job
         self.users.note(None, job)
         self.stock.follow(None, job)
@@ -336,8 +327,8 @@ class State:
         job = self.jobs[job_id]
         if job.state in LIVE and job.state is not JobState.STARTING:
             raise InvariantError(f"job {job_id} is {job.state}; it runs, so it was durable")
-        if job.state is JobState.STARTING:
-            self._note_end(job)
+        if job.state is JobState.STARTING and not job.io_hold:
+            self._note_starts(job, -1)
         del self.jobs[job_id]
         self._kinds.pop(job_id, None)
         self.users.note(job, None)
@@ -372,7 +363,8 @@ class State:
         self._leave_finished(before)
         if before.state in LIVE and job.state not in LIVE:
             self._give_back(before)
-            self._note_end(before)
+            if not before.io_hold:  # one that regulation held had no place
+                self._note_starts(before, -1)
             self._live.pop(job.id, None)
             self.meter.forget(job.id)
             self.evidence.pop(job.id, None)
@@ -380,7 +372,7 @@ class State:
             self._enqueue(job)
         if job.state in LIVE and before.state not in LIVE:
             self._enter_live(job)
-            self._note_start(job)
+            self._note_starts(job, 1)
         if job.state in FINAL:
             self._finish(job)
             self.outlook.forget(job.id)
@@ -410,8 +402,6 @@ class State:
         """The lowest free slots of the partition.
 
         Args:
-            partition_id: which.
-            count: so many.
             shares: places for jobs that share cores, where there are any.
 
         Raises:
@@ -450,7 +440,7 @@ class State:
 
     def _note_readiness(self, job: Job) -> None:
         is_ready = why_not_ready(job) is None
-        if is_ready and why_never(self.platform, self.stock, job) is None:
+        if is_ready and why_infeasible(self.platform, self.stock, job) is None:
             self._unready.pop(job.id, None)
         else:
             self._unready[job.id] = None
@@ -468,18 +458,12 @@ class State:
             self._live = {job_id: self._live[job_id] for job_id in sorted(self._live)}
         self._take_slots(job)
 
-    def _note_start(self, job: Job) -> None:
+    def _note_starts(self, job: Job, starts: int) -> None:
+        """The job has started; ``starts`` is -1: its place is free for another."""
         if (limit := self.start_limit) is not None:
-            needed = needed_bytes(limit, self.footprint_bytes(job.id))
-            share = share_of(limit, self.kind(job.id))
-            self.start_limit = after_start(limit, share, memory_bytes=needed)
-
-    def _note_end(self, job: Job) -> None:
-        """Its place is free for another, unless regulation held it: it had none."""
-        if (limit := self.start_limit) is not None and not job.io_hold:
-            needed = needed_bytes(limit, self.footprint_bytes(job.id))
-            share = share_of(limit, self.kind(job.id))
-            self.start_limit = after_end(limit, share, memory_bytes=needed)
+            needed = limit.needed_bytes(self.footprint_bytes(job.id))
+            share = limit.share_of(self.kind(job.id))
+            self.start_limit = limit.after(starts, share, memory_bytes=needed)
 
     def _take_slots(self, job: Job) -> None:
         """Booked by slot, not by partition: a job may have been started on another division."""
@@ -525,7 +509,7 @@ class State:
         current = all(self.jobs[i] is job for i, job in listed)
         claim(current, "the queue and the live index hold the last record of each job")
         claim(list(self._live) == sorted(live), "the live index lists exactly the live jobs")
-        claim(all(i < self._next_id for i in self.jobs), "the next id is above all ids")
+        claim(all(i < self.next_id for i in self.jobs), "the next id is above all ids")
         claim(set(self.reasons) <= set(pending), "only pending jobs have a queue reason")
         claim(set(self.delayed) <= set(pending), "only pending jobs are delayed")
         users = Users(self.users.sharing)
@@ -551,5 +535,4 @@ class State:
 
 
 def with_fields(job: Job, **fields: object) -> Job:
-    """The job with these fields changed."""
     return msgspec.structs.replace(job, **fields)

@@ -1,6 +1,6 @@
 """What one step has come to so far: the only hand that changes the state.
 
-Handlers (``react``) and the controller write through it, so that every change is in the plan.
+The handlers and the controller write through it, so that every change is in the plan.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from types import MappingProxyType
 
 import msgspec
 
-from iodaemon.core.charge import slow_tier_s
 from iodaemon.core.decision import (
     ACTED,
     Cap,
@@ -27,27 +26,35 @@ from iodaemon.core.decision import (
     TrialStep,
 )
 from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobKind, JobState, Reason
-from iodaemon.core.life import moved, renewed
+from iodaemon.core.lifecycle import moved, renewed
 from iodaemon.core.rule_error import RuleFault
 from iodaemon.core.state import State, with_fields
+from iodaemon.core.storage import slow_tier_s
 
 _NO_LESSONS: Mapping[JobKind, Lesson | None] = MappingProxyType({})
 
 
 class Step:
-    """One step under way: the state, the instant, and what goes into the plan."""
+    """One step under way: the state, the instant, and what goes into the plan.
+
+    Attributes:
+        decisions: for the backend.
+        shadow: what regulation would have done.
+        faults: of rules that are set aside.
+        phases_changed: a job told of an I/O phase, or got or lost its turn.
+    """
 
     def __init__(self, state: State, now_s: float) -> None:
         self.state = state
         self.now_s = now_s
-        self._decisions: list[Decision] = []
+        self.decisions: list[Decision] = []
         self._touched: set[JobId] = set()
         self._removed: list[JobId] = []
         self._transitions: list[Transition] = []
         self._evidence: list[Evidence] = []
-        self._shadow: list[ShadowStep] = []
+        self.shadow: list[ShadowStep] = []
         self._trials: list[TrialStep] = []
-        self._faults: list[RuleFault] = []
+        self.faults: list[RuleFault] = []
         self._lessons: dict[JobKind, Lesson | None] = {}
         self.phases_changed = False
 
@@ -63,7 +70,6 @@ class Step:
         return [jobs[i] for i in sorted(self._touched) if i in jobs and jobs[i].is_live]
 
     def add(self, job: Job) -> None:
-        """A new job."""
         self.state.add(job)
         self._touched.add(job.id)
         self._transitions.append(
@@ -71,13 +77,8 @@ class Step:
         )
 
     def remove(self, job_id: JobId) -> None:
-        """A job that never was."""
         self.state.remove(job_id)
         self._removed.append(job_id)
-
-    def recall(self, job: Job) -> None:
-        """A job that ended long ago; it is about to live again."""
-        self.state.add(job)
 
     def put(self, job: Job) -> None:
         """A newer record of a job, in the same state."""
@@ -97,9 +98,6 @@ class Step:
         """A step in the job's life.
 
         Args:
-            job: as it is.
-            to: where it goes.
-            reason: why.
             happened_s: when, if that was before now: an end that became known late.
 
         Raises:
@@ -119,7 +117,7 @@ class Step:
             Transition(job_id=job.id, at_s=at_s, before=before, after=to, reason=reason)
         )
         if job.shares and before in LIVE and to not in LIVE:
-            self.decide(Free(job_id=job.id, attempt=job.attempt, shares=job.shares))
+            self.decisions.append(Free(job_id=job.id, attempt=job.attempt, shares=job.shares))
 
     def stop(self, job: Job, end: JobState, reason: Reason, grace_s: float) -> None:
         """Ask a live job to end; after the grace time it is killed, and its end is called so."""
@@ -135,7 +133,7 @@ class Step:
             freeze_asked=False,
         )
         self.move(job, JobState.STOPPING, reason)
-        self.decide(Stop(job_id=job.id))
+        self.decisions.append(Stop(job_id=job.id))
 
     def hasten(self, job: Job, kill_at_s: float) -> None:
         """A job that is being ended is killed at this time, if it were killed later."""
@@ -148,22 +146,17 @@ class Step:
         self.put(renewed(self.state.jobs[job.id]))
 
     def cap(self, job_id: JobId, cap: Cap, reason: Reason | None) -> None:
-        """Slow a job down; one that has this cap keeps it."""
         known = self.state.caps.get(job_id)
         if known is not None and known.cap == cap:
             return
         since_s = self.now_s if known is None else known.since_s
         self.state.caps[job_id] = Capped(cap=cap, since_s=since_s, reason=reason)
-        self.decide(Throttle(job_id=job_id, cap=cap, reason=reason))
+        self.decisions.append(Throttle(job_id=job_id, cap=cap, reason=reason))
 
     def uncap(self, job_id: JobId, reason: Reason | None = None) -> None:
         """Let a job that was slowed down move what it can."""
         if self.state.caps.pop(job_id, None) is not None:
-            self.decide(Throttle(job_id=job_id, reason=reason))
-
-    def decide(self, decision: Decision) -> None:
-        """Something for the backend."""
-        self._decisions.append(decision)
+            self.decisions.append(Throttle(job_id=job_id, reason=reason))
 
     def show(self, evidence: Evidence) -> None:
         """What regulation saw; kept with every job that it was acted on for."""
@@ -172,10 +165,6 @@ class Step:
             if row.verdict in ACTED and not evidence.is_shadow:
                 self.state.evidence[row.job_id] = evidence
 
-    def pretend(self, shadow: ShadowStep) -> None:
-        """What regulation would have done."""
-        self._shadow.append(shadow)
-
     def tell_trial(self, trial: TrialStep, *, is_shadow: bool = False) -> None:
         """What the regulation tried, or would have; what was tried is kept for explanations."""
         trial = msgspec.structs.replace(trial, at_s=self.now_s, is_shadow=is_shadow)
@@ -183,12 +172,7 @@ class Step:
         if not is_shadow:
             self.state.trials.append(trial)
 
-    def set_aside(self, fault: RuleFault) -> None:
-        """What failed in a rule, so that it is set aside."""
-        self._faults.append(fault)
-
     def learn(self, kind: JobKind, lesson: Lesson) -> None:
-        """What the regulation learned of a kind of jobs."""
         self._note_lesson(kind, *self.state.lessons.learn(kind, lesson))
 
     def note_peak(self, kind: JobKind, peak_bytes: int, *, is_whole: bool) -> None:
@@ -198,7 +182,6 @@ class Step:
             self._note_lesson(kind, *changed)
 
     def forget_lesson(self, kind: JobKind) -> None:
-        """Nothing is known of the kind any more."""
         if self.state.lessons.drop(kind):
             self._lessons[kind] = None
 
@@ -209,16 +192,15 @@ class Step:
             self._lessons[gone] = None
 
     def plan(self, wake_at_s: float | None) -> Plan:
-        """All of it."""
         return Plan(
-            decisions=tuple(self._decisions),
+            decisions=tuple(self.decisions),
             changed=tuple(sorted(self._touched - set(self._removed))),
             removed=tuple(self._removed),
             transitions=tuple(self._transitions),
             evidence=tuple(self._evidence),
-            shadow=tuple(self._shadow),
+            shadow=tuple(self.shadow),
             trials=tuple(self._trials),
-            faults=tuple(self._faults),
+            faults=tuple(self.faults),
             lessons=MappingProxyType(self._lessons) if self._lessons else _NO_LESSONS,
             wake_at_s=wake_at_s,
         )

@@ -1,7 +1,23 @@
-"""Storage that is handed out: disks in nodes, requests for space, and what is allocated when.
+"""Storage that is handed out: disks in nodes, tiers, requests for space, what is taken when.
 
 The same types serve the tiers of a real machine and simulated platforms. Space is wanted for a
 time: from a start to an end, which is infinite where nobody knows it.
+
+A job that asked for space is charged the time it would have taken on the slowest tier
+(``slow_tier_s``): who was put on a slow tier is not charged for that, and who was put on a fast one
+pays for no less than others. The time is reckoned from what was measured:
+
+1. Of the time that it ran, what was spent on staging is taken off: what was copied, over the
+   tier's staging rate.
+2. What it read and wrote itself took its time on the tier that it had, and takes it on the slow
+   one instead. What is copied out is among it: the job wrote it once, there as here.
+3. What was copied in is read from the slow tier where it is, also where the job did not read it
+   from its disk but found it in memory, just copied: the kernel counts no such reading.
+
+What was staged, and what that read and wrote, is what the kernel counted of the steps that copied
+(where that is not known: what was asked for). The bandwidths are those of whole tiers: what
+a job has of them alone. Rule 3 takes it that a job reads all of its input, and reads it once.
+Source: the times of the rule ``storage_aware`` (equation 2 of its sheet), solved for the slow one.
 """
 
 from __future__ import annotations
@@ -10,14 +26,13 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from iodaemon.core.error import InvariantError
-from iodaemon.core.job import Reason
+from iodaemon.core.job import DiskId, IoTotals, Job, Reason, ScratchRequest, Staged, TierName
 from iodaemon.core.rule_error import FROM_A_RULE, BadAnswer, answer_and_memory, rule_error
-from iodaemon.core.scratch import DiskId, TierName
 
 M = TypeVar("M")
 
@@ -44,7 +59,6 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
     others_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no disk."""
         if self.capacity_bytes <= 0:
             raise ValueError(f"disk {self.id}: capacity_bytes must be above 0")
         if not min(self.read_bytes_per_s, self.write_bytes_per_s) > 0.0:
@@ -68,7 +82,6 @@ class StorageNode(msgspec.Struct, frozen=True, kw_only=True):
     network_bytes_per_s: float = math.inf
 
     def __post_init__(self) -> None:
-        """Refuse a node without disks or network."""
         if not self.disks:
             raise ValueError(f"storage node {self.id}: it has no disk")
         if not self.network_bytes_per_s > 0.0:
@@ -81,7 +94,6 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     nodes: tuple[StorageNode, ...]
 
     def __post_init__(self) -> None:
-        """Refuse two disks of one name, and no disk at all."""
         names = [disk.id for node in self.nodes for disk in node.disks]
         if not names:
             raise ValueError("a storage has at least one node")
@@ -90,12 +102,10 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def disks(self) -> tuple[Disk, ...]:
-        """Of all nodes, node by node."""
         return tuple(disk for node in self.nodes for disk in node.disks)
 
     @cached_property
     def by_id(self) -> Mapping[DiskId, Disk]:
-        """Each disk by its name."""
         return {disk.id: disk for disk in self.disks}
 
     @cached_property
@@ -108,7 +118,6 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def capacity_bytes(self) -> int:
-        """Of all disks together."""
         return sum(disk.capacity_bytes for disk in self.disks)
 
 
@@ -129,7 +138,6 @@ class StorageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def duration_s(self) -> float:
-        """How long, s."""
         return self.end_s - self.start_s
 
 
@@ -186,13 +194,6 @@ def ask_allocation(
 ) -> tuple[DiskId | Refusal, Any]:
     """What the rule chooses, a disk that is there or a refusal, and its memory.
 
-    Args:
-        rule: that is asked.
-        view: of the storage.
-        request: for space.
-        memory: as the rule returned it last.
-        tier: whose rule it is. None: of no tier.
-
     Raises:
         RuleError: it has no answer of use.
     """
@@ -213,21 +214,11 @@ class StorageLedger:
     """
 
     def __init__(self, storage: Storage, rng: random.Random) -> None:
-        self._storage = storage
-        self._rng = rng
+        self.storage = storage
+        self.rng = rng
         self._taken: dict[DiskId, dict[Allocation, None]] = {d.id: {} for d in storage.disks}
         self._first_end_s: dict[DiskId, float] = dict.fromkeys(self._taken, math.inf)
         self._next_end_s = math.inf
-
-    @property
-    def storage(self) -> Storage:
-        """What can be handed out."""
-        return self._storage
-
-    @property
-    def rng(self) -> random.Random:
-        """Seeded."""
-        return self._rng
 
     def overlapping(self, disk: DiskId, start_s: float, end_s: float) -> Sequence[Allocation]:
         """What of this disk is taken at any time between, in the order in which it was taken."""
@@ -271,3 +262,102 @@ class StorageLedger:
                 self._taken[disk] = left
                 self._first_end_s[disk] = min((each.end_s for each in left), default=math.inf)
         self._next_end_s = min(self._first_end_s.values())
+
+
+DiskKind = Literal["nvme", "ssd", "hdd", "memory"]
+
+
+class DiskFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is found at the path of a disk.
+
+    Attributes:
+        problem: why it cannot be used, and the cure (``supervisor.disk_trouble``); empty: it can.
+        obstacle: likewise, where the daemon starts nevertheless, and jobs wait.
+        lack: likewise, that it is full; no fault where jobs were promised all of it.
+        filesystem: the same for two paths on one filesystem.
+        total_bytes: what users can have of the filesystem, when it is empty.
+        free_bytes: what they can have of it now.
+        is_on_root: it is the filesystem of ``/``.
+        kind: of the slowest disk below.
+        description: of what is below, for people.
+    """
+
+    problem: str = ""
+    obstacle: str = ""
+    lack: str = ""
+    filesystem: str = ""
+    total_bytes: int = 0
+    free_bytes: int = 0
+    is_on_root: bool = False
+    kind: DiskKind = "hdd"
+    description: str = ""
+
+
+class Tier(msgspec.Struct, frozen=True, kw_only=True):
+    """A class of storage.
+
+    Attributes:
+        name: unique.
+        storage: its disks. None: a tier without space to hand out, whose capacity nobody counts.
+        bandwidth_bytes_per_s: between the jobs and all of its disks together.
+        staging_bytes_per_s: between it and the slowest tier; infinite for that one itself.
+        split_bytes: a larger request is split over several disks. None: never.
+        rule: which of its disks holds what. None: the first with room.
+    """
+
+    name: TierName
+    storage: Storage | None
+    bandwidth_bytes_per_s: float
+    staging_bytes_per_s: float = math.inf
+    split_bytes: int | None = None
+    rule: AllocationRule[Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not min(self.bandwidth_bytes_per_s, self.staging_bytes_per_s) > 0.0:
+            raise ValueError(f"tier {self.name}: its bandwidths must be above 0")
+        if self.split_bytes is not None and self.split_bytes < 1:
+            raise ValueError(f"tier {self.name}: split_bytes must be at least 1")
+
+    @property
+    def capacity_bytes(self) -> float:
+        """Of all its disks; infinite where nobody counts."""
+        return math.inf if self.storage is None else float(self.storage.capacity_bytes)
+
+    @property
+    def disks(self) -> tuple[Disk, ...]:
+        return () if self.storage is None else self.storage.disks
+
+
+def slow_tier_s(job: Job, tiers: Sequence[Tier]) -> float:
+    """How long the job would have run on the slowest tier, s; as long as it ran where it did.
+
+    Args:
+        tiers: fastest first.
+    """
+    had = next((tier for tier in tiers if tier.name == job.tier), None)
+    request = job.spec.scratch
+    if had is None or request is None or had.name == tiers[-1].name:
+        return job.run_s
+    slow = tiers[-1]
+    staged = job.staged or _as_asked(request)
+    staged_s = (staged.came_bytes + staged.went_bytes) / had.staging_bytes_per_s
+    moved, unread = _own_bytes(job.io, staged, request)
+    longer = 1.0 / slow.bandwidth_bytes_per_s - 1.0 / had.bandwidth_bytes_per_s
+    in_place_s = unread / slow.bandwidth_bytes_per_s
+    return max(0.0, job.run_s - staged_s) + in_place_s + moved * max(0.0, longer)
+
+
+def _own_bytes(io: IoTotals, staged: Staged, request: ScratchRequest) -> tuple[int, int]:
+    """What the job itself moved on its tier, and what of its input it did not read from there."""
+    total = io.total_bytes
+    if total is None:
+        return request.data_bytes + staged.went_bytes, staged.came_bytes
+    read = max(0, (io.read_bytes or 0) - staged.read_bytes)
+    return max(0, total - staged.moved_bytes), max(0, staged.came_bytes - read)
+
+
+def _as_asked(request: ScratchRequest) -> Staged:
+    """As if all had been copied that the job named: read from one tier, written to the other."""
+    came = request.input_bytes if request.input_path is not None else 0
+    went = request.output_bytes if request.output_path is not None else 0
+    return Staged(came_bytes=came, went_bytes=went, moved_bytes=2 * (came + went))

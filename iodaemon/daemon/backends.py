@@ -11,11 +11,10 @@ from typing import Any, Protocol
 
 from iodaemon.config import Config
 from iodaemon.core import event as ev
-from iodaemon.core.backend import Backend
+from iodaemon.core.backend import Backend, Timeline
 from iodaemon.core.decision import Start
 from iodaemon.core.job import Exit, IoTotals, Job, JobId
 from iodaemon.core.platform import Platform, oversubscribe, share_cores
-from iodaemon.core.timeline import Timeline
 from iodaemon.daemon.retention import find_old_outputs
 from iodaemon.supervisor.protocol import Message
 

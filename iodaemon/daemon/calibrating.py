@@ -21,9 +21,8 @@ from iodaemon.calibration.record import (
 )
 from iodaemon.calibration.store import AGAIN, load, why_unread
 from iodaemon.config.change import Change
-from iodaemon.core.bandwidth import DeviceLoad
-from iodaemon.core.platform import Device, DeviceId
-from iodaemon.core.service import ServiceTimes
+from iodaemon.core.meter import DeviceLoad
+from iodaemon.core.platform import Device, DeviceId, ServiceTimes
 from iodaemon.errors import ConfigError
 from iodaemon.units import format_rate
 

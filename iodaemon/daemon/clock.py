@@ -24,7 +24,7 @@ import msgspec
 
 from iodaemon.core.decision import Lesson
 from iodaemon.core.job import Job, JobId
-from iodaemon.core.life import shifted
+from iodaemon.core.lifecycle import shifted
 from iodaemon.daemon.journal.record import Batch, Known, Passed, Reading, Restored, Span
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import JournalError

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.core import event as ev
-from iodaemon.core.backend import Backend
+from iodaemon.core.backend import Backend, Timeline, Timer
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import (
     Decision,
@@ -34,7 +34,6 @@ from iodaemon.core.decision import (
     TrialStep,
 )
 from iodaemon.core.job import Job, JobId
-from iodaemon.core.timeline import Timeline, Timer
 from iodaemon.daemon.environments import Environments
 from iodaemon.daemon.journal.record import (
     MOST_REQUESTS,

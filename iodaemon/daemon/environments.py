@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from iodaemon.core.footprint import environment_bytes, job_bytes
-from iodaemon.core.job import Job, JobId
+from iodaemon.core.job import Job, JobId, environment_bytes, job_bytes
 from iodaemon.errors import RequestError
 from iodaemon.units import format_bytes
 

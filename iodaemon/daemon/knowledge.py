@@ -13,11 +13,9 @@ from typing import Final
 
 import msgspec
 
+from iodaemon.core.forecast import Outlook, Recollection, Trace
 from iodaemon.core.job import Job
-from iodaemon.core.outlook import Outlook
-from iodaemon.core.recollection import Recollection
-from iodaemon.core.signature import Key
-from iodaemon.core.trace import Trace
+from iodaemon.core.similarity import Key
 from iodaemon.daemon.journal.record import Batch, Forgotten, Restored
 from iodaemon.daemon.journal.store import MOST_TRACES
 from iodaemon.daemon.journal.writer import Journal

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from iodaemon.core.decision import Start
 from iodaemon.core.job import Job
 from iodaemon.core.platform import Partition, Platform
-from iodaemon.core.tier import Tier
+from iodaemon.core.storage import Tier
 
 Fence = Literal["socket", "cpus", "none"]
 _MOST_PROCESSES: Final = 1 << 22

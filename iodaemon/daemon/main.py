@@ -24,7 +24,7 @@ from iodaemon.core.job import SUSPENDED, Job, JobId, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Mode
 from iodaemon.core.state import State
-from iodaemon.core.tier import DiskFacts
+from iodaemon.core.storage import DiskFacts
 from iodaemon.daemon.backends import (
     Door,
     LinuxDoor,

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from iodaemon.config import Config, PolicyFile, check_offers, load_policy, policy_search
 from iodaemon.config.tier import find_obstacles, find_problems, find_tier_rule
 from iodaemon.core.platform import Platform
-from iodaemon.core.tier import DiskFacts
+from iodaemon.core.storage import DiskFacts
 from iodaemon.daemon.backends import linux_platform
 from iodaemon.daemon.tiering import look_at_disks
 from iodaemon.errors import ConfigError

@@ -39,7 +39,7 @@ def watch_path(config: Config) -> Path:
 
 
 class RuleWatch:
-    """The limit on each call of a rule (``core.rule_call.Limit``), and what the file remembers."""
+    """The limit on each call of a rule (``core.rule.Limit``), and what the file remembers."""
 
     def __init__(self, path: Path, limit_s: float = RULE_LIMIT_S) -> None:
         """Take over from the daemon before; in the main thread.

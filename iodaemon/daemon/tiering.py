@@ -27,9 +27,8 @@ from iodaemon.config.tier import (
     find_shortage,
 )
 from iodaemon.core import event as ev
-from iodaemon.core.job import Job, JobState
-from iodaemon.core.scratch import DiskId
-from iodaemon.core.tier import DiskFacts, Tier
+from iodaemon.core.job import DiskId, Job, JobState
+from iodaemon.core.storage import DiskFacts, Tier
 from iodaemon.daemon.driver import Driver
 from iodaemon.supervisor.disk_trouble import REPLACED, sentence
 from iodaemon.supervisor.protocol import Message

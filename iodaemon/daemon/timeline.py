@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from iodaemon.core.timeline import Timer
+from iodaemon.core.backend import Timer
 
 
 class WallTimeline:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from iodaemon.core import event as ev
-from iodaemon.core.bandwidth import SECTOR_BYTES
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.core.meter import SECTOR_BYTES
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import DeviceCounters, Sample
 from iodaemon.daemon.journal.record import BandwidthMinute

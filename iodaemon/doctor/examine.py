@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from iodaemon.config.tier import TierTable
-from iodaemon.core.condition import MODES, drained, rule_failed
+from iodaemon.core.words import MODES, drained, rule_failed
 from iodaemon.doctor import (
     account,
     accounting,

@@ -16,7 +16,7 @@ from iodaemon.config.tier import (
     find_shortage,
     limit_bytes,
 )
-from iodaemon.core.tier import DiskFacts
+from iodaemon.core.storage import DiskFacts
 from iodaemon.doctor.finding import Finding, broken, judge
 from iodaemon.node.tier_disk import probe_disks
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, assert_never
 
 from iodaemon.core import event as ev
+from iodaemon.core.backend import Timeline, Timer
 from iodaemon.core.decision import (
     Cap,
     Decision,
@@ -38,7 +39,6 @@ from iodaemon.core.platform import (
     SlotId,
 )
 from iodaemon.core.sample import Sample
-from iodaemon.core.timeline import Timeline, Timer
 from iodaemon.model.disk import SimulatedDisk
 from iodaemon.model.machine import Finished, Machine
 from iodaemon.model.profile import (

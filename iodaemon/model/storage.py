@@ -27,7 +27,7 @@ import math
 from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
-from iodaemon.core.bandwidth import SECTOR_BYTES
+from iodaemon.core.meter import SECTOR_BYTES
 from iodaemon.core.sample import DeviceCounters, NodeCounters
 from iodaemon.model.disk import SimulatedDisk
 from iodaemon.model.fair_link import FairLink

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from iodaemon.core.job import Job, JobId
-from iodaemon.core.scratch import Share
+from iodaemon.core.job import Job, JobId, Share
 from iodaemon.node.sampler.cgroup_files import is_frozen, read_members
 from iodaemon.node.sampler.proc_files import find_state, is_executing
 from iodaemon.supervisor.ledger import Key

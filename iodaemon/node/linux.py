@@ -20,6 +20,7 @@ import msgspec
 
 from iodaemon.core import decision as to_do
 from iodaemon.core import event as ev
+from iodaemon.core.backend import Timeline
 from iodaemon.core.decision import (
     Cap,
     Decision,
@@ -32,11 +33,9 @@ from iodaemon.core.decision import (
     Suspend,
     Throttle,
 )
-from iodaemon.core.job import Job, JobId, JobState
+from iodaemon.core.job import Job, JobId, JobState, Staged
 from iodaemon.core.platform import Platform
 from iodaemon.core.sample import Sample
-from iodaemon.core.scratch import Staged
-from iodaemon.core.timeline import Timeline
 from iodaemon.errors import NoData
 from iodaemon.node import outcome, staging
 from iodaemon.node.attempt import Attempt, Launch

@@ -19,9 +19,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from iodaemon.core import event as ev
-from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobState
+from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobState, Staged
 from iodaemon.core.platform import Platform
-from iodaemon.core.scratch import Staged
 from iodaemon.node.sampler.proc_files import find_count, known, read_file
 from iodaemon.supervisor.attempts import ENDS
 from iodaemon.supervisor.ledger import Key, Ledger

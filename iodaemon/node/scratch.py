@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from iodaemon.core import event as ev
+from iodaemon.core.backend import Timeline
 from iodaemon.core.decision import Free
-from iodaemon.core.job import Job, JobId, JobState
-from iodaemon.core.scratch import Share
-from iodaemon.core.timeline import Timeline
+from iodaemon.core.job import Job, JobId, JobState, Share
 from iodaemon.node.outcome import read_report, report_path
 from iodaemon.node.supervisor_client import SupervisorClient, start_task
 from iodaemon.supervisor import disk_trouble

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from iodaemon.core.platform import Device
-from iodaemon.core.tier import DiskFacts, DiskKind
+from iodaemon.core.storage import DiskFacts, DiskKind
 from iodaemon.node.devices import (
     PathDevice,
     find_device,

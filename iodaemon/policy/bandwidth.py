@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from iodaemon.core.job import Job, JobId, Reason
-from iodaemon.core.start_gate import StartGate
-from iodaemon.core.view import View
+from iodaemon.core.view import StartGate, View
 from iodaemon.policy.wording import told_rate
 
 IO_BUDGET: Final = "IoBudget"

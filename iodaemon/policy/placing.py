@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from iodaemon.core.allotting import split
+from iodaemon.core.stock import split
 from iodaemon.core.storage import (
     Allocation,
     AllocationRule,

@@ -10,11 +10,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from iodaemon.core.job import Job, JobId
+from iodaemon.core.job import DiskId, Job, JobId, Share, TierName
 from iodaemon.core.platform import PartitionId
-from iodaemon.core.scratch import DiskId, Share, TierName
-from iodaemon.core.storage import StorageView
-from iodaemon.core.tier import Tier
+from iodaemon.core.storage import StorageView, Tier
 from iodaemon.core.view import PlacementView
 from iodaemon.policy.staging import have_room
 

@@ -32,12 +32,11 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.allotting import NO_SPACE, candidates
-from iodaemon.core.core_draft import NO_CORES
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import PartitionId
-from iodaemon.core.view import NotNow, View
+from iodaemon.core.stock import NO_SPACE, candidates
+from iodaemon.core.view import NO_CORES, NotNow, View
 from iodaemon.policy.backfill import BACKFILL, Shadow, find_shadow, most_free
 from iodaemon.policy.bandwidth import FOR_STORAGE, IO_BUDGET, Budget, Headroom
 from iodaemon.policy.spacing import space_from_s

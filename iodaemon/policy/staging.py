@@ -22,10 +22,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from iodaemon.core.allotting import candidates, could_ever_hold, split
-from iodaemon.core.job import Job, JobId, JobSpec
-from iodaemon.core.scratch import Fallback, ScratchRequest, TierName
-from iodaemon.core.tier import Tier
+from iodaemon.core.job import Fallback, Job, JobId, JobSpec, ScratchRequest, TierName
+from iodaemon.core.stock import candidates, could_ever_hold, split
+from iodaemon.core.storage import Tier
 from iodaemon.core.view import View
 
 Mode = Literal["best", "now", "only", "fail"]

@@ -11,14 +11,12 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.allotting import NO_SPACE, NO_SPACE_AT_ALL
-from iodaemon.core.core_draft import NO_CORES
 from iodaemon.core.decision import AdmissionPlan, Placed
-from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.job import Job, JobId, Reason, TierName
 from iodaemon.core.platform import PartitionId
-from iodaemon.core.scratch import TierName
-from iodaemon.core.size import told_bytes
-from iodaemon.core.view import NotNow, View
+from iodaemon.core.stock import NO_SPACE, NO_SPACE_AT_ALL
+from iodaemon.core.view import NO_CORES, NotNow, View
+from iodaemon.core.words import told_bytes
 from iodaemon.policy.backfill import BACKFILL, expected_end_s, most_free
 from iodaemon.policy.bandwidth import FOR_STORAGE, Headroom
 from iodaemon.policy.prospect import NEVER, End, Prospect, ends_of

@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.decision import Evidence, Weighed
 from iodaemon.core.job import Job, JobId
+from iodaemon.core.meter import DeviceLoad
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.view import View
 from iodaemon.policy.order import ORDERS

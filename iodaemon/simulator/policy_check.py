@@ -14,15 +14,12 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.core import event as ev
-from iodaemon.core.job import JobId
+from iodaemon.core.job import DiskId, JobId, ScratchRequest, TierName
 from iodaemon.core.platform import Device, DeviceId, Partition, PartitionId, Platform, Slot, SlotId
-from iodaemon.core.rule import Mode, Rules
-from iodaemon.core.rule_call import Limit, no_limit
+from iodaemon.core.rule import Limit, Mode, Rules, no_limit
 from iodaemon.core.rule_error import RuleError
 from iodaemon.core.sample import NodeCounters, Sample
-from iodaemon.core.scratch import DiskId, ScratchRequest, TierName
-from iodaemon.core.storage import Disk, Storage, StorageNode
-from iodaemon.core.tier import Tier
+from iodaemon.core.storage import Disk, Storage, StorageNode, Tier
 from iodaemon.model.node import Model, SimulatedDisk, default_platform
 from iodaemon.simulator.run import Submission, simulate
 from iodaemon.simulator.workload import Mix, random_workload

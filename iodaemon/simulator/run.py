@@ -10,16 +10,15 @@ from typing import Literal
 import msgspec
 
 from iodaemon.core import event as ev
+from iodaemon.core.backend import Timer
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Plan, Start, Throttle, Transition
-from iodaemon.core.experience import Experience
+from iodaemon.core.forecast import Recollection
 from iodaemon.core.job import Job, JobId, JobSpec, JobState
 from iodaemon.core.platform import Platform
-from iodaemon.core.rule import Mode, Rules
-from iodaemon.core.rule_call import Limit, no_limit
+from iodaemon.core.rule import Limit, Mode, Rules, no_limit
 from iodaemon.core.state import State
-from iodaemon.core.tier import Tier
-from iodaemon.core.timeline import Timer
+from iodaemon.core.storage import Tier
 from iodaemon.model.node import DEFAULT_MODEL, Model, Profile, SimulatedNode
 from iodaemon.simulator.timeline import EARLY, LATE, VirtualTimeline
 
@@ -83,7 +82,7 @@ def simulate(
     until_s: float | None = None,
     on_step: Callable[[State, Plan], None] | None = None,
     events: Sequence[ev.Event] = (),
-    experience: Experience | None = None,
+    experience: Recollection | None = None,
     step_per: StepPer = "instant",
     limit: Limit = no_limit,
 ) -> Result:

@@ -15,10 +15,9 @@ from typing import Final, Literal
 
 import msgspec
 
+from iodaemon.core.job import DiskId, ScratchRequest, TierName
 from iodaemon.core.platform import Platform
-from iodaemon.core.scratch import DiskId, ScratchRequest, TierName
-from iodaemon.core.storage import Disk, Storage, StorageNode
-from iodaemon.core.tier import Tier
+from iodaemon.core.storage import Disk, Storage, StorageNode, Tier
 from iodaemon.model.node import default_platform
 from iodaemon.simulator.feitelson import Feitelson, draw_jobs
 

@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from iodaemon.core.job import ScratchRequest
 from iodaemon.core.measure import mean
-from iodaemon.core.scratch import ScratchRequest
 from iodaemon.policy.admission import storage_aware
 from iodaemon.simulator.experiment import Row
 from iodaemon.simulator.sas import FAST, GB, SLOW, Load, SasJob, Site, draw_workload

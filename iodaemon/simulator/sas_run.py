@@ -11,24 +11,30 @@ import itertools
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from iodaemon.core.bandwidth import DeviceLoad
-from iodaemon.core.decision import Cap, Lesson, StartLimit
-from iodaemon.core.job import Job, JobId, JobKind, JobSpec, JobState
-from iodaemon.core.platform import DeviceId, PartitionId, Platform
-from iodaemon.core.prediction import UNKNOWN, Prediction
+from iodaemon.core.decision import Lesson
+from iodaemon.core.job import (
+    UNKNOWN,
+    Job,
+    JobId,
+    JobKind,
+    JobSpec,
+    JobState,
+    Prediction,
+    ScratchRequest,
+    TierName,
+)
+from iodaemon.core.platform import PartitionId
 from iodaemon.core.rule import Admission
 from iodaemon.core.sample import NodeCounters
-from iodaemon.core.scratch import ScratchRequest, TierName
-from iodaemon.core.signature import kind_of
+from iodaemon.core.similarity import kind_of
 from iodaemon.core.stock import Stock, StockDraft
-from iodaemon.core.storage import StorageView
-from iodaemon.core.tier import Tier
-from iodaemon.core.view import Draft
+from iodaemon.core.storage import StorageView, Tier
+from iodaemon.core.view import Draft, View
 from iodaemon.policy.placement import least_io
 from iodaemon.simulator.sas import FAST, SasJob, Site
 
@@ -130,8 +136,8 @@ def steps_of(job: SasJob, tier: TierName, slowest: TierName) -> _Steps:
     return found
 
 
-class World:
-    """What the rule sees (a View), and what happens.
+class World(View):
+    """What the rule sees, and what happens.
 
     Args:
         site: the cluster.
@@ -153,17 +159,17 @@ class World:
         doing: Doing | None = None,
     ) -> None:
         self.now_s = 0.0
-        self.sampled_s: float | None = None
-        self.platform: Platform = site.platform()
-        self.tiers: tuple[Tier, ...] = tuple(tiers or site.tiers())
-        self.reservations: Mapping[JobId, float] = {}
-        self.io_headroom_bytes_per_s: float | None = None
-        self.start_limit: StartLimit | None = None
-        self.caps: Mapping[JobId, Cap] = {}
+        self.sampled_s = None
+        self.platform = site.platform()
+        self.tiers = tuple(tiers or site.tiers())
+        self.reservations = {}
+        self.io_headroom_bytes_per_s = None
+        self.start_limit = None
+        self.caps = {}
         self.rng = random.Random(0)  # noqa: S311 - for simulations, not for secrets
         self.lessons = 0
         self.node = NodeCounters()
-        self.devices: Mapping[DeviceId, DeviceLoad] = {}
+        self.devices = {}
         self.lives: list[Lived] = []
         self.stock = Stock(self.tiers)
         self._site = site
@@ -198,11 +204,6 @@ class World:
         return iter(self._live.values())
 
     running = live
-
-    @property
-    def suspended(self) -> Iterator[Job]:
-        """Nobody."""
-        return iter(())
 
     def job(self, job_id: JobId) -> Job:
         """That waits or is live."""

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from iodaemon.core.scratch import DiskId
+from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Disk, Storage, StorageLedger, StorageNode, StorageRequest
 from iodaemon.policy.placing import Placed, Placing, place
 

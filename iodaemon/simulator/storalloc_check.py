@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.core.scratch import DiskId
+from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Disk, Storage, StorageNode
 from iodaemon.errors import RequestError
 from iodaemon.policy.placing import Placing

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from iodaemon.core.scratch import DiskId
+from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Allocation, Storage, StorageLedger, StorageRequest
 from iodaemon.policy.placing import Placed, Placing, place
 from iodaemon.simulator.storalloc import GB

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.allotting import split
+from iodaemon.core.stock import split
 from iodaemon.core.storage import Storage, StorageRequest
 from iodaemon.policy.placing import Placing
 from iodaemon.simulator.storalloc import GB

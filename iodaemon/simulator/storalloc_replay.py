@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.scratch import DiskId
+from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Disk, Storage
 from iodaemon.policy.placing import Bookkeeping
 from iodaemon.simulator.storalloc import Decision

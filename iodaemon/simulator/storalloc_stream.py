@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from iodaemon.core.scratch import DiskId
+from iodaemon.core.job import DiskId
 
 FULL: Final = 1.0
 """The speed of a stream that has its pace."""

@@ -54,7 +54,7 @@ def look(disk: str, *, is_shared: bool) -> dict[str, Any]:
     Returns:
         ``problem``, why it cannot be used; where that is empty as well ``obstacle`` and ``lack``
         (likewise, where the daemon starts nevertheless), ``filesystem``, ``total_bytes``,
-        ``free_bytes`` (of users) and ``is_on_root``, as in ``core.tier.DiskFacts``.
+        ``free_bytes`` (of users) and ``is_on_root``, as in ``core.storage.DiskFacts``.
     """
     try:
         found, sizes, real = os.stat(disk), os.statvfs(disk), os.path.realpath(disk)

@@ -25,16 +25,17 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.bandwidth import DeviceLoad, device_load, lone_range_s
-from iodaemon.core.congestion import (
+from iodaemon.core.meter import (
     ALONE_QUEUE,
     KNEE_WAIT,
     LEAST_REQUESTS_PER_S,
+    DeviceLoad,
     await_of,
+    device_load,
+    lone_range_s,
 )
-from iodaemon.core.platform import DeviceId
+from iodaemon.core.platform import DeviceId, ServiceTimes
 from iodaemon.core.sample import DeviceCounters
-from iodaemon.core.service import ServiceTimes
 
 LOW_SHARE: Final = 0.1
 """Of the requests of one size: what so many did not exceed is their time without contention."""

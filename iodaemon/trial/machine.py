@@ -12,8 +12,7 @@ from typing import Final
 
 from iodaemon.calibration.record import known_leaves
 from iodaemon.calibration.store import load
-from iodaemon.core.platform import DeviceId
-from iodaemon.core.service import ServiceTimes
+from iodaemon.core.platform import DeviceId, ServiceTimes
 from iodaemon.errors import ConfigError, RequestError
 from iodaemon.node.devices import PathDevice, find_device, find_identity
 from iodaemon.units import format_bytes

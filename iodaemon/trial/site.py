@@ -12,8 +12,7 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.platform import DeviceId
-from iodaemon.core.service import ServiceTimes
+from iodaemon.core.platform import DeviceId, ServiceTimes
 from iodaemon.errors import RequestError
 from iodaemon.node.devices import PathDevice
 from iodaemon.trial.directory import own_directory

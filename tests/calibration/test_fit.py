@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iodaemon.calibration.fit import SUSTAIN_ABOVE, SUSTAIN_LONE, Fit, judge
-from iodaemon.core.service import LoneTimes, ServiceTimes
+from iodaemon.core.platform import LoneTimes, ServiceTimes
 
 MB = 1e6
 SERVICE = ServiceTimes(reads=LoneTimes(in_order=((4096.0, 0.001),), at_random=((4096.0, 0.010),)))

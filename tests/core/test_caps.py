@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Cap, RegulationPlan, Suspend, Throttle
+from iodaemon.core.explain import explain
 from iodaemon.core.job import JobId, JobState
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.rule import Mode
 from iodaemon.core.rule_error import RuleError
 from iodaemon.core.state import State
-from iodaemon.core.why import explain
 
 SLOW = Cap(written_bytes_per_s={DeviceId("sim0"): 5e6})
 SLOWER = Cap(written_bytes_per_s={DeviceId("sim0"): 2e6})

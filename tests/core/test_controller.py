@@ -22,8 +22,8 @@ from builders import (
 from iodaemon.core import event as ev
 from iodaemon.core.decision import RegulationPlan, Reject, Resume, Start, Suspend
 from iodaemon.core.error import InvariantError
+from iodaemon.core.handlers import START_RETRY_S
 from iodaemon.core.job import Exit, IoTotals, JobId, JobState
-from iodaemon.core.react import START_RETRY_S
 
 
 def start_failed(at_s, job_id=1, attempt=1, exit_code=None):
@@ -350,11 +350,11 @@ def test_a_job_that_started_late_in_the_slice_has_a_rate_but_no_prediction_of_it
     rig.step(sampled(1.0, {1: counters(3 * MB)}))
 
     assert rig.state.meter.bandwidth(JobId(1)).total_bytes_per_s == 3 * MB
-    assert rig.state.predicted(JobId(1)).source == "unknown"
+    assert rig.state.outlook.predicted(rig.state.jobs[JobId(1)]).source == "unknown"
 
     rig.step(sampled(2.0, {1: counters(7 * MB)}))
 
-    assert rig.state.predicted(JobId(1)).rate_bytes_per_s == 4 * MB
+    assert rig.state.outlook.predicted(rig.state.jobs[JobId(1)]).rate_bytes_per_s == 4 * MB
 
 
 def test_an_adopted_job_has_no_rate_at_first(state):
@@ -384,7 +384,7 @@ def test_a_slice_in_which_a_job_mostly_stood_still_says_nothing_of_what_it_does(
 
     assert [Suspend(job_id=1), Resume(job_id=1)] == rig.backend.take()
     assert rig.state.meter.bandwidth(JobId(1)).total_bytes_per_s == 0.0
-    assert rig.state.predicted(JobId(1)).rate_bytes_per_s == 1 * MB
+    assert rig.state.outlook.predicted(rig.state.jobs[JobId(1)]).rate_bytes_per_s == 1 * MB
 
 
 def test_other_rules_start_without_memory(rig):

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from test_tiers import RULES, fcfs, removed, sizes_of, tier, wants
 
 from iodaemon.core import event as ev
-from iodaemon.core.job import JobId, JobState
-from iodaemon.core.scratch import DiskId
+from iodaemon.core.explain import explain
+from iodaemon.core.job import DiskId, JobId, JobState
 from iodaemon.core.state import State
-from iodaemon.core.why import explain
 
 READ_ONLY = "tier fast: disk /x is read-only; mount it writable"
 

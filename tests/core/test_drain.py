@@ -4,10 +4,10 @@ from builders import exited, job, requeue, started, submitted, suspended
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Resume, Start, Stop, Suspend
-from iodaemon.core.drain import Drain
+from iodaemon.core.explain import explain
 from iodaemon.core.job import JobState
+from iodaemon.core.limits import Drain
 from iodaemon.core.state import State
-from iodaemon.core.why import explain
 
 
 def drain(at_s, reason="", by="ann"):

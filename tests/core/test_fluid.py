@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from simulation import DISK, Sim, approx, device_bytes, sectors
 
 from iodaemon.core import event as ev
-from iodaemon.core.bandwidth import device_load
 from iodaemon.core.decision import Kill, Resume, Stop, Suspend
 from iodaemon.core.job import Exit, IoTotals
+from iodaemon.core.meter import device_load
 from iodaemon.model.node import (
     Compute,
     Profile,

@@ -12,8 +12,8 @@ from iodaemon.core.job import Exit, JobId, JobKind
 from iodaemon.core.lessons import Lessons, uid_of
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import JobCounters
-from iodaemon.core.signature import kind_of
-from iodaemon.core.state_view import StateView
+from iodaemon.core.similarity import kind_of
+from iodaemon.core.view import View
 
 KIND = JobKind("1000 like:true")
 LIMIT = Lesson(limit=2, too_many=6, gain=2.6, tries=2, at_s=5.0)
@@ -42,7 +42,7 @@ def footprint(rig, job_id, **fields):
     """What a job that was just submitted is expected to need."""
     rig.step(submitted(job(job_id, submitted_s=9000.0, **fields)))
     rig.backend.take()
-    view = StateView(rig.state, rig.controller.rules, 9000.0, None)
+    view = View(rig.state, rig.controller.rules.placement, 9000.0, None)
     return view.footprint_bytes(JobId(job_id))
 
 
@@ -109,7 +109,7 @@ def test_what_the_regulation_learned_is_in_the_plan_and_in_the_view(rig):
     plan = learned(rig, 1.0, limit=2, too_many=6, gain=2.6, tries=2, at_s=5.0)
 
     assert {KIND: LIMIT} == plan.lessons
-    view = StateView(rig.state, rig.controller.rules, 1.0, None)
+    view = View(rig.state, rig.controller.rules.placement, 1.0, None)
     assert LIMIT == view.lesson(KIND)
 
 
@@ -117,7 +117,7 @@ def test_what_the_regulation_learned_is_in_the_plan_and_in_the_view(rig):
 def test_whatever_it_learned_is_in_the_view(rig, field):
     learned(rig, 1.0, **{field: 1})
 
-    view = StateView(rig.state, rig.controller.rules, 1.0, None)
+    view = View(rig.state, rig.controller.rules.placement, 1.0, None)
     assert view.lesson(KIND) is not None
 
 
@@ -229,7 +229,7 @@ def test_a_peak_is_that_of_the_attempt(rig):
 def test_what_is_needed_says_nothing_of_how_many_should_contend(rig):
     run(rig, 1, 300)
 
-    view = StateView(rig.state, rig.controller.rules, 1.0, None)
+    view = View(rig.state, rig.controller.rules.placement, 1.0, None)
     assert view.lesson(KIND) is None
 
 

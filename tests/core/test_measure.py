@@ -50,19 +50,6 @@ def test_the_bound_of_the_slowdown_is_ones_own():
     assert measure.bounded_slowdown(62.0, 2.0, bound_s=1.0) == 31.0
 
 
-def test_utilisation_is_the_part_of_the_slots_time_that_jobs_hold():
-    jobs = [
-        running(1, 0.0, 0.0, ended_s=10.0, cpus=2),
-        running(2, 0.0, 5.0),
-        job(3),
-    ]
-
-    assert measure.slot_utilisation(jobs, 4, since_s=0.0, until_s=20.0) == 35.0 / 80.0
-    assert measure.slot_utilisation(jobs, 4, since_s=2.5, until_s=7.5) == 12.5 / 20.0
-    assert measure.slot_utilisation(jobs, 4, since_s=30.0, until_s=40.0) == 10.0 / 40.0
-    assert measure.slot_utilisation([], 4, since_s=0.0, until_s=1.0) == 0.0
-
-
 def test_stretch_is_turnaround_over_time_alone():
     assert measure.stretch(12.0, 3.0) == 4.0
 
@@ -71,7 +58,6 @@ def test_the_measures_of_lv():
     assert measure.lv_throughput_per_s(64, 32.0) == 2.0
     assert measure.lv_slowdown([1.0, 2.0], [2.0, 8.0]) == 0.75
     assert measure.lv_average_runtime_s([1.0, 3.0]) == 2.0
-    assert measure.lv_normalized_runtime(122.0, 7.0) == 122.0 / 7.0
 
 
 def test_the_slowdown_of_lv_compares_the_same_jobs():

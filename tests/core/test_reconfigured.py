@@ -19,8 +19,8 @@ from builders import (
 from iodaemon.core import event as ev
 from iodaemon.core.decision import RegulationPlan, Resume, Start
 from iodaemon.core.job import JobState
+from iodaemon.core.limits import Sharing
 from iodaemon.core.rule import Mode
-from iodaemon.core.sharing import Sharing
 
 
 @pytest.fixture

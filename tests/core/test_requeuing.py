@@ -23,8 +23,8 @@ from builders import (
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Kill, Start, Stop
+from iodaemon.core.handlers import START_RETRY_S
 from iodaemon.core.job import FINAL, Exit, IoTotals, Job, JobState
-from iodaemon.core.react import START_RETRY_S
 from iodaemon.core.state import State
 
 

@@ -17,13 +17,11 @@ from iodaemon.core.decision import (
     Start,
     StartLimit,
 )
-from iodaemon.core.job import JobKind, JobState
+from iodaemon.core.job import JobKind, JobState, ScratchRequest
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.rule_error import RuleError, RuleTimeout
-from iodaemon.core.scratch import ScratchRequest
 from iodaemon.core.state import State
-from iodaemon.core.storage import Disk, Storage, StorageNode
-from iodaemon.core.tier import Tier
+from iodaemon.core.storage import Disk, Storage, StorageNode, Tier
 
 
 class Own:

@@ -9,13 +9,11 @@ from hypothesis import strategies as st
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Free, Start
-from iodaemon.core.job import JobId, JobState
-from iodaemon.core.life import shifted
-from iodaemon.core.scratch import DiskId, ScratchRequest, Share, TierName
+from iodaemon.core.explain import explain
+from iodaemon.core.job import DiskId, JobId, JobState, ScratchRequest, Share, TierName
+from iodaemon.core.lifecycle import shifted
 from iodaemon.core.state import State
-from iodaemon.core.storage import Disk, Storage, StorageNode
-from iodaemon.core.tier import Tier
-from iodaemon.core.why import explain
+from iodaemon.core.storage import Disk, Storage, StorageNode, Tier
 
 DAY_S = 86400.0
 KEEP_S = 30 * DAY_S

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from iodaemon.config import load_policy
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Start
+from iodaemon.core.explain import explain
 from iodaemon.core.job import JobId, JobState, QueuePlace
-from iodaemon.core.sharing import USER_LIMIT, Sharing, Users
+from iodaemon.core.limits import USER_LIMIT, Sharing, Users
 from iodaemon.core.state import State
-from iodaemon.core.why import explain
 from iodaemon.registry import shipped
 
 UIDS = st.integers(1000, 1003)

@@ -5,7 +5,6 @@ from builders import MB, job
 from simulation import DISK, LateTimeline, Sim, approx
 
 from iodaemon.core import event as ev
-from iodaemon.core.bandwidth import device_load
 from iodaemon.core.decision import (
     Cap,
     Free,
@@ -19,6 +18,7 @@ from iodaemon.core.decision import (
     Throttle,
 )
 from iodaemon.core.job import Exit, IoTotals, Reason
+from iodaemon.core.meter import device_load
 from iodaemon.core.platform import COPY_STRIDE, Platform, oversubscribe
 from iodaemon.errors import ConfigError
 from iodaemon.model.node import (

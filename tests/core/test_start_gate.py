@@ -9,8 +9,8 @@ from iodaemon.core import event as ev
 from iodaemon.core.decision import RegulationPlan, StartLimit
 from iodaemon.core.job import JobId, JobKind, JobState
 from iodaemon.core.rule import Mode
-from iodaemon.core.signature import kind_of
-from iodaemon.core.start_gate import StartGate, after_end, after_start
+from iodaemon.core.similarity import kind_of
+from iodaemon.core.view import StartGate
 
 WHY = reason("Contention", "one more would read the cache away from those that run")
 FREE = JobKind("1000 like:free")
@@ -185,4 +185,4 @@ def test_the_gate_is_shut_only_to_all_and_open_only_to_all(most, free, share, ot
 def test_an_end_undoes_a_start():
     limit = StartLimit(most=3, free=0.5, why=WHY)
 
-    assert limit == after_end(after_start(limit, 0.25), 0.25)
+    assert limit == limit.after(1, 0.25).after(-1, 0.25)

@@ -5,8 +5,8 @@ from builders import Rig, job, platform, release, started, suspended, timer
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Start
+from iodaemon.core.handlers import START_RETRY_S
 from iodaemon.core.job import JobState
-from iodaemon.core.react import START_RETRY_S
 from iodaemon.core.state import State
 
 NOBODY = "uid 1003 has no account on this machine (any more)"

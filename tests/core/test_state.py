@@ -24,10 +24,9 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from iodaemon.core import event as ev
 from iodaemon.core.error import InvariantError
-from iodaemon.core.job import JobId, JobState
-from iodaemon.core.life import moved
+from iodaemon.core.job import UNKNOWN, JobId, JobState
+from iodaemon.core.lifecycle import moved
 from iodaemon.core.platform import PartitionId
-from iodaemon.core.prediction import UNKNOWN
 from iodaemon.core.state import State, with_fields
 
 
@@ -191,11 +190,11 @@ def test_a_prediction_is_measured_else_declared_else_unknown(state):
 
     assert _source_and_rate(state, 1) == ("measured", 100.0)
     assert _source_and_rate(state, 2) == ("declared", 7.0)
-    assert state.predicted(JobId(3)) == UNKNOWN
+    assert state.outlook.predicted(state.jobs[JobId(3)]) == UNKNOWN
 
 
 def _source_and_rate(state, job_id):
-    prediction = state.predicted(JobId(job_id))
+    prediction = state.outlook.predicted(state.jobs[JobId(job_id)])
     return prediction.source, prediction.rate_bytes_per_s
 
 

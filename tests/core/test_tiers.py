@@ -10,17 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iodaemon.core import event as ev
-from iodaemon.core.allotting import (
-    Sketch,
-    allot,
-    candidates,
-    could_ever_fit,
-    free_of,
-    largest_directory_bytes,
-    split,
-    told_bytes,
-    why_never,
-)
 from iodaemon.core.decision import (
     AdmissionPlan,
     Free,
@@ -32,10 +21,19 @@ from iodaemon.core.decision import (
     clearing_of,
 )
 from iodaemon.core.error import InvariantError
-from iodaemon.core.job import Exit, JobId, JobState
+from iodaemon.core.job import DiskId, Exit, JobId, JobState, ScratchRequest, Share, TierName
 from iodaemon.core.platform import PartitionId
-from iodaemon.core.scratch import DiskId, ScratchRequest, Share, TierName
 from iodaemon.core.state import State
+from iodaemon.core.stock import (
+    Sketch,
+    allot,
+    candidates,
+    could_ever_fit,
+    free_of,
+    largest_directory_bytes,
+    split,
+    why_never,
+)
 from iodaemon.core.storage import (
     Disk,
     Refusal,
@@ -43,8 +41,9 @@ from iodaemon.core.storage import (
     StorageLedger,
     StorageNode,
     StorageRequest,
+    Tier,
 )
-from iodaemon.core.tier import Tier
+from iodaemon.core.words import told_bytes
 from iodaemon.registry import find_rule
 
 GIB = 2**30
@@ -277,7 +276,7 @@ def test_restored_jobs_hold_what_they_held_and_what_is_gone_counts_nowhere():
 
     state.check()
     assert 0 == free_of(state.stock.ledger("fast"), "fast0")
-    assert {JobId(1): GIB, JobId(2): GIB} == state.stock.holds_on(DiskId("fast0"))
+    assert {JobId(1): shares, JobId(2): shares[:1]} == state.stock.holders
 
 
 def test_a_promise_of_space_that_is_not_there_is_a_bug():

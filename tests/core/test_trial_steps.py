@@ -6,10 +6,10 @@ from builders import MB, counters, job, reason, sampled, submitted, suspended
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import AdmissionPlan, LimitState, RegulationPlan, StartLimit, TrialStep
+from iodaemon.core.explain import explain
 from iodaemon.core.job import JobId
 from iodaemon.core.rule import Mode
 from iodaemon.core.state import CONTENTION, KEPT_TRIALS
-from iodaemon.core.why import explain
 
 WHY = reason(CONTENTION, "2 jobs contend for memory, which is the most that gets on")
 LIMIT = LimitState(resource="memory", contending=2, limit=2, text="6 got less done")

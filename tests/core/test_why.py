@@ -5,9 +5,9 @@ from builders import MB, counters, job, reason, sampled, started, submitted, sus
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Evidence, Weighed
+from iodaemon.core.explain import explain
 from iodaemon.core.job import JobId, JobState, Phase, Reason
 from iodaemon.core.rule import Mode
-from iodaemon.core.why import explain
 
 ANN = Reason(code="Suspended", text="suspended by ann", cure="'iod resume 1'")
 AGAIN = "'iod requeue 1' runs it again from its beginning"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iodaemon.core.platform import Platform
-from iodaemon.core.tier import Tier
+from iodaemon.core.storage import Tier
 from iodaemon.daemon.http.submission import Submission, decode_in_steps
 
 

@@ -16,8 +16,8 @@ from iodaemon.api.client import Client
 from iodaemon.config import Config, load_config, load_policy
 from iodaemon.core.controller import Controller
 from iodaemon.core.job import JobId
+from iodaemon.core.limits import Sharing
 from iodaemon.core.rule import Mode
-from iodaemon.core.sharing import Sharing
 from iodaemon.core.state import State
 from iodaemon.daemon.backends import SimulatedDoor
 from iodaemon.daemon.driver import Driver

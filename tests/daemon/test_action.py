@@ -18,7 +18,7 @@ from iodaemon.api.care import begin_drain
 from iodaemon.api.shape import Selector
 from iodaemon.core import event as ev
 from iodaemon.core.job import JobId
-from iodaemon.core.sharing import Sharing
+from iodaemon.core.limits import Sharing
 from iodaemon.daemon.http.access import Actor, Rights
 from iodaemon.errors import Conflict, NotFound, RequestError
 

@@ -8,7 +8,7 @@ import pytest
 from served import Served
 
 from iodaemon.api import model
-from iodaemon.core.scratch import ScratchRequest
+from iodaemon.core.job import ScratchRequest
 from iodaemon.daemon.http.route import ROUTES, SELECTOR_KEYS
 from iodaemon.daemon.http.routes import hints
 from iodaemon.daemon.http.submission import SubmittedJob

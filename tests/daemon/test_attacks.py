@@ -20,8 +20,8 @@ from served import Served
 from iodaemon.cli import main
 from iodaemon.core.decision import Start
 from iodaemon.core.job import JobId
+from iodaemon.core.limits import Sharing
 from iodaemon.core.platform import PartitionId, SlotId
-from iodaemon.core.sharing import Sharing
 from iodaemon.daemon.http import access
 from iodaemon.daemon.http.access import Rights
 from iodaemon.daemon.http.submission import (

@@ -20,8 +20,7 @@ from served import Served
 
 from iodaemon.core import state as core_state
 from iodaemon.core.decision import Plan
-from iodaemon.core.footprint import environment_bytes, job_bytes, text_bytes
-from iodaemon.core.job import JobId, JobState
+from iodaemon.core.job import JobId, JobState, environment_bytes, job_bytes, text_bytes
 from iodaemon.core.state import State
 from iodaemon.daemon import environments as kept_environments
 from iodaemon.daemon.environments import Environments

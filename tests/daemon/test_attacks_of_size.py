@@ -8,9 +8,9 @@ from builders import platform
 from decoding import decode_submission
 from served import Served
 
-from iodaemon.core.scratch import TierName
-from iodaemon.core.sharing import Sharing
-from iodaemon.core.tier import Tier
+from iodaemon.core.job import TierName
+from iodaemon.core.limits import Sharing
+from iodaemon.core.storage import Tier
 from iodaemon.daemon.http.room import LONGEST_WORD_BYTES
 from iodaemon.daemon.http.submission import (
     LONGEST_PIECE_BYTES,

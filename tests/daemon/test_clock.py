@@ -19,9 +19,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from iodaemon.core.decision import Lesson
-from iodaemon.core.job import JobKind, JobState
-from iodaemon.core.life import shifted
-from iodaemon.core.scratch import DiskId, Share, TierName
+from iodaemon.core.job import DiskId, JobKind, JobState, Share, TierName
+from iodaemon.core.lifecycle import shifted
 from iodaemon.daemon.clock import SPAN_S, count_on, expired_before_s, keep_time, not_after
 from iodaemon.daemon.journal.record import Batch, Passed, Reading, Span
 from iodaemon.daemon.journal.writer import Journal

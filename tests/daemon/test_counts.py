@@ -4,8 +4,7 @@ import pytest
 from builders import job
 
 from iodaemon.core.decision import Plan, ShadowStep, Transition
-from iodaemon.core.job import IoTotals, JobState, Reason
-from iodaemon.core.prediction import Prediction
+from iodaemon.core.job import IoTotals, JobState, Prediction, Reason
 from iodaemon.daemon.metrics.counts import MOST_REASONS, PREFIX, Counts
 
 BOUND = Reason(code="IoBound", text="too much")

@@ -13,8 +13,7 @@ from tiering import tables
 
 from iodaemon.config import load_config
 from iodaemon.core import event as ev
-from iodaemon.core.job import JobState
-from iodaemon.core.scratch import DiskId, ScratchRequest, Share, TierName
+from iodaemon.core.job import DiskId, JobState, ScratchRequest, Share, TierName
 from iodaemon.daemon.journal.record import Batch
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.tiering import live_tiers, look_at_disks, watch_disks

@@ -7,10 +7,10 @@ import pytest
 from builders import sample
 
 from iodaemon.core.decision import Lesson, Transition
-from iodaemon.core.drain import Drain
 from iodaemon.core.job import Job, JobId, JobKind, JobSpec, JobState
+from iodaemon.core.limits import Drain
 from iodaemon.core.rule import Mode
-from iodaemon.core.signature import Key
+from iodaemon.core.similarity import Key
 from iodaemon.daemon.journal.record import BandwidthMinute, Batch, Forgotten, Note, join
 from iodaemon.daemon.journal.writer import LAZY_S, Journal
 

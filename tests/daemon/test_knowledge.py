@@ -4,11 +4,11 @@ import asyncio
 import sqlite3
 
 import pytest
-from builders import MB, job
+from builders import MB, job, remembered
 
-from iodaemon.core.bandwidth import Meter
+from iodaemon.core.forecast import Outlook
 from iodaemon.core.job import IoTotals, JobState
-from iodaemon.core.outlook import Outlook
+from iodaemon.core.meter import Meter
 from iodaemon.daemon import knowledge as module
 from iodaemon.daemon.journal.record import Batch
 from iodaemon.daemon.journal.writer import Journal
@@ -52,7 +52,7 @@ def rows(knowledge):
             round(row.expected.confidence, 3),
             round(row.expected.rate_bytes_per_s / MB, 1),
         )
-        for row in knowledge.recollection.remembered(2000.0)
+        for row in remembered(knowledge.recollection, 2000.0)
     }
 
 
@@ -87,7 +87,7 @@ def test_a_hint_that_a_waiting_job_has_is_made_anew_by_the_past(journal):
 def test_no_run_teaches_from_the_future(journal):
     knowledge, _ = recalled(journal, finished=100, now_s=100.0)
 
-    assert 100.0 == max(row.last_s for row in knowledge.recollection.remembered(100.0))
+    assert 100.0 == max(row.last_s for row in remembered(knowledge.recollection, 100.0))
 
 
 def test_a_damaged_past_is_no_reason_to_stop(journal, caplog):

@@ -5,8 +5,7 @@ import os
 import pytest
 from builders import job
 
-from iodaemon.core.job import JobState
-from iodaemon.core.scratch import DiskId, Share, TierName
+from iodaemon.core.job import DiskId, JobState, Share, TierName
 from iodaemon.daemon.retention import find_old_outputs
 from iodaemon.errors import JournalError
 from iodaemon.supervisor.ledger import Key

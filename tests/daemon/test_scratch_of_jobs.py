@@ -16,14 +16,20 @@ from iodaemon.api import model as shapes
 from iodaemon.cli.output import local_time
 from iodaemon.cli.show import scratch_pairs, why_lines
 from iodaemon.core import event as ev
-from iodaemon.core.charge import slow_tier_s
 from iodaemon.core.decision import Free, Start
-from iodaemon.core.job import IoTotals, JobId, JobState
-from iodaemon.core.scratch import DiskId, ScratchRequest, Share, Staged, TierName
+from iodaemon.core.explain import explain
+from iodaemon.core.job import (
+    DiskId,
+    IoTotals,
+    JobId,
+    JobState,
+    ScratchRequest,
+    Share,
+    Staged,
+    TierName,
+)
 from iodaemon.core.state import State
-from iodaemon.core.storage import Disk, Storage, StorageNode
-from iodaemon.core.tier import Tier
-from iodaemon.core.why import explain
+from iodaemon.core.storage import Disk, Storage, StorageNode, Tier, slow_tier_s
 from iodaemon.daemon.http.record import find_stage, job_record
 from iodaemon.daemon.http.report import node_report
 from iodaemon.daemon.http.submission import job_maker

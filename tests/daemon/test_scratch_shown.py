@@ -8,12 +8,10 @@ from builders import Rig, exited, job, platform, reason
 
 from iodaemon.cli.show import scratch_pairs
 from iodaemon.core import event as ev
-from iodaemon.core.job import Job, JobId, JobState
-from iodaemon.core.scratch import DiskId, ScratchRequest, Share, Staged, TierName
-from iodaemon.core.scratch_life import END_GRACE_S
+from iodaemon.core.handlers import END_GRACE_S
+from iodaemon.core.job import DiskId, Job, JobId, JobState, ScratchRequest, Share, Staged, TierName
 from iodaemon.core.state import State
-from iodaemon.core.storage import Disk, Storage, StorageNode
-from iodaemon.core.tier import Tier
+from iodaemon.core.storage import Disk, Storage, StorageNode, Tier
 from iodaemon.daemon.http.record import job_record
 
 MIB = 2**20

@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 from iodaemon.config.tier import DiskTable, TierTable, build_tiers
-from iodaemon.core.tier import DiskFacts
+from iodaemon.core.storage import DiskFacts
 from iodaemon.doctor.finding import Verdict
 from iodaemon.doctor.tier import examine_tiers, judge_disks
 from iodaemon.node.tier_disk import probe_disk

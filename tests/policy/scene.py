@@ -8,7 +8,7 @@ from iodaemon.core.platform import DeviceId, Partition, PartitionId, Platform, S
 from iodaemon.core.rule import Rules
 from iodaemon.core.sample import JobCounters, Sample
 from iodaemon.core.state import State
-from iodaemon.core.state_view import StateView
+from iodaemon.core.view import View
 from iodaemon.policy.admission.fcfs import Rule as Fcfs
 from iodaemon.policy.placement.least_io import Rule as LeastIo
 from iodaemon.policy.regulation.none import Rule as Unregulated
@@ -102,7 +102,7 @@ class Scene:
             self._last[JobId(job_id)] = last
         return self
 
-    def view(self) -> StateView:
+    def view(self) -> View:
         """The view after two slices of 1 s: the one of ``last``, then the one of ``moved``."""
         self.state.restore(self._jobs, JobId(1))
         self.state.check()
@@ -115,7 +115,7 @@ class Scene:
             totals[job_id] = None if rate is None else totals[job_id] + int(rate)
         ran = [job.id for job in self._jobs if job.state is JobState.RUNNING]
         self._sample(2.0, totals, ran=ran)
-        return StateView(self.state, RULES, NOW_S, random.Random(1))
+        return View(self.state, RULES.placement, NOW_S, random.Random(1))
 
     def _sample(self, at_s: float, totals, ran=()) -> None:
         counters = {i: JobCounters(read_bytes=total) for i, total in totals.items()}

@@ -3,7 +3,7 @@
 import math
 import random
 
-from iodaemon.core.scratch import DiskId
+from iodaemon.core.job import DiskId
 from iodaemon.core.storage import (
     Allocation,
     Disk,

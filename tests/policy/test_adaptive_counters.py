@@ -9,13 +9,12 @@ from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iodaemon.core.bandwidth import job_bandwidth
-from iodaemon.core.counter import grown, known_memory
 from iodaemon.core.decision import Suspend
 from iodaemon.core.job import JobSpec, JobState
+from iodaemon.core.meter import job_bandwidth
 from iodaemon.core.platform import share_cores
 from iodaemon.core.rule import Rules
-from iodaemon.core.sample import JobCounters, NodeCounters
+from iodaemon.core.sample import JobCounters, NodeCounters, grown, known_memory
 from iodaemon.model.memory import SimulatedMemory
 from iodaemon.model.node import SimulatedDisk, default_platform
 from iodaemon.model.profile import Compute, Profile, Read, Touch

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shelf import FOREVER, GB, ledger, node, request, take, two_servers
 
-from iodaemon.core.allotting import split
 from iodaemon.core.error import InvariantError
+from iodaemon.core.stock import split
 from iodaemon.core.storage import Allocation, Refusal, Storage
 from iodaemon.policy.allocation import (
     balanced,

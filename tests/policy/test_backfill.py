@@ -80,8 +80,8 @@ def test_a_promise_stays_while_a_job_past_its_walltime_does_not_end(kill_at_s, p
 def test_nor_does_it_move_to_room_elsewhere_that_comes_before_that_one_is_killed():
     scene = overrun(running(Scene(platform(4, 4)), 5, cpus=2, left_s=60.0, socket=1), NOW_S + 90.0)
     scene.queue(queued(2, cpus=4), queued(3), queued(4, walltime_s=1.0))
-    view = scene.view()
     scene.state.reservations = {JobId(2): NOW_S}
+    view = scene.view()
 
     plan, _ = Rule().decide(view, None)
 

@@ -11,8 +11,8 @@ from iodaemon.config import find_policies
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Start
 from iodaemon.core.job import SUSPENDED
+from iodaemon.core.limits import Sharing
 from iodaemon.core.rule import Mode
-from iodaemon.core.sharing import Sharing
 from iodaemon.model.node import Model
 from iodaemon.registry import shipped
 from iodaemon.simulator.run import simulate

@@ -9,11 +9,10 @@ from scene import MB, NOW_S, Scene, platform
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import AdmissionPlan
 from iodaemon.core.event import JobSubmitted
-from iodaemon.core.job import JobId, Reason
-from iodaemon.core.prediction import Prediction
+from iodaemon.core.explain import explain
+from iodaemon.core.job import JobId, Prediction, Reason
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
-from iodaemon.core.why import explain
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.admission.easy import Rule
 from iodaemon.policy.placement.least_io import Rule as LeastIo
@@ -195,9 +194,6 @@ class Knowing:
 
     def __init__(self, **run_s):
         self._run_s = run_s
-
-    def kinds(self, made):
-        return made.spec.command
 
     def find(self, made):
         run_s = self._run_s.get(made.spec.name)

@@ -31,9 +31,8 @@ def started(plan):
 
 def under_headroom(left, *jobs):
     scene = Scene(platform(4)).live(1, 0, moved=50.0 * MB).queue(*jobs)
-    view = scene.view()
     scene.state.io_headroom_bytes_per_s = left
-    return view
+    return scene.view()
 
 
 def test_without_headroom_only_those_start_that_are_not_known_to_do_io():
@@ -61,8 +60,8 @@ def test_what_started_since_the_last_sample_has_used_it_too():
     scene = Scene(platform(4)).live(1, 0, moved=50.0 * MB)
     scene.live(2, 0, moved=None, io_rate_bytes_per_s=8.0 * MB)
     scene.queue(queued(3, rate=6 * MB))
-    view = scene.view()
     scene.state.io_headroom_bytes_per_s = 10.0 * MB
+    view = scene.view()
 
     before, _ = Rule().decide(view, None)
     late = scene.state.jobs[JobId(2)]
@@ -74,8 +73,8 @@ def test_what_started_since_the_last_sample_has_used_it_too():
 
 def test_a_job_that_never_finds_so_much_room_starts_when_it_is_as_good_as_alone():
     scene = Scene(platform(4)).live(1, 0, moved=0.1 * MB).queue(queued(2, rate=50 * MB))
-    view = scene.view()
     scene.state.io_headroom_bytes_per_s = 20.0 * MB
+    view = scene.view()
 
     plan, _ = Rule().decide(view, None)
 

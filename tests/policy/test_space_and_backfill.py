@@ -5,11 +5,9 @@ from builders import platform
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.core.job import JobSpec, JobState
+from iodaemon.core.job import DiskId, JobSpec, JobState, ScratchRequest, TierName
 from iodaemon.core.rule import Rules
-from iodaemon.core.scratch import DiskId, ScratchRequest, TierName
-from iodaemon.core.storage import Disk, Storage, StorageNode
-from iodaemon.core.tier import Tier
+from iodaemon.core.storage import Disk, Storage, StorageNode, Tier
 from iodaemon.model.profile import Compute, Profile
 from iodaemon.registry import find_rule
 from iodaemon.simulator.run import simulate

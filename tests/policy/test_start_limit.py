@@ -12,7 +12,7 @@ from scene import MB, Scene, platform
 from iodaemon.core.decision import RegulationPlan, StartLimit
 from iodaemon.core.job import JobId, JobSpec, JobState, Reason
 from iodaemon.core.rule import Rules
-from iodaemon.core.signature import kind_of
+from iodaemon.core.similarity import kind_of
 from iodaemon.core.state import with_fields
 from iodaemon.model.node import Compute, Profile
 from iodaemon.policy.admission import easy, equilibrio, fcfs, io_budget, pack, storage_aware
@@ -32,9 +32,8 @@ each_rule = pytest.mark.parametrize("rule", RULES, ids=IDS)
 def under(limit, *jobs, sockets=(4, 4)):
     """A job runs on the first socket; these wait."""
     scene = Scene(platform(*sockets)).live(1, 0, moved=MB).queue(*jobs)
-    view = scene.view()
     scene.state.start_limit = limit
-    return view
+    return scene.view()
 
 
 def started(plan):
@@ -107,14 +106,14 @@ def test_the_slots_of_the_first_that_may_not_start_yet_are_kept():
 def test_what_is_left_of_a_pack_follows_when_it_may():
     rule = pack.Rule()
     scene = Scene(platform(4)).queue(*(queued(number) for number in (1, 2, 3, 4)))
-    view = scene.view()
     scene.state.start_limit = StartLimit(most=2, why=WHY)
+    view = scene.view()
     plan, memory = rule.decide(view, None)
     assert [1, 2] == started(plan)
     later = Scene(platform(4)).live(1, 0, moved=0.0).live(2, 0, moved=0.0)
     later.queue(*(queued(number) for number in (3, 4, 5)))
-    view = later.view()
     later.state.start_limit = StartLimit(most=1, why=WHY)
+    view = later.view()
 
     plan, memory = rule.decide(view, memory)
 

@@ -13,12 +13,10 @@ from queueing import run
 from scene import platform
 
 from iodaemon.core import event as ev
-from iodaemon.core.allotting import NO_SPACE_AT_ALL, why_never
-from iodaemon.core.job import JobId, JobSpec, JobState
-from iodaemon.core.scratch import DiskId, ScratchRequest, TierName
+from iodaemon.core.job import DiskId, JobId, JobSpec, JobState, ScratchRequest, TierName
 from iodaemon.core.state import State
-from iodaemon.core.storage import Disk, Storage, StorageNode
-from iodaemon.core.tier import Tier
+from iodaemon.core.stock import NO_SPACE_AT_ALL, why_never
+from iodaemon.core.storage import Disk, Storage, StorageNode, Tier
 from iodaemon.model.node import Compute, Profile
 from iodaemon.policy.admission.fcfs import Rule as Fcfs
 from iodaemon.policy.admission.storage_aware import Rule

@@ -9,10 +9,10 @@ from iodaemon.config import load_policy
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Start
+from iodaemon.core.explain import explain
 from iodaemon.core.job import JobId
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.state import State
-from iodaemon.core.why import explain
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import adaptive, dynamic, exclusive

@@ -34,6 +34,7 @@ from iodaemon.config.tier import build_tiers
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
 from iodaemon.core.decision import Plan
+from iodaemon.core.forecast import Recollection
 from iodaemon.core.job import Job, JobSpec, JobState, Reason
 from iodaemon.core.platform import (
     Device,
@@ -44,7 +45,6 @@ from iodaemon.core.platform import (
     Slot,
     SlotId,
 )
-from iodaemon.core.recollection import Recollection
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
 

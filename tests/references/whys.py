@@ -20,9 +20,9 @@ from why_scenes import SCENES
 
 import iodaemon
 from iodaemon.core.decision import Plan
+from iodaemon.core.explain import find_silence, silence
 from iodaemon.core.job import Job, JobId, JobState, Reason
 from iodaemon.core.state import State
-from iodaemon.core.why import find_silence, silence
 
 FILE: Final = HERE / "whys.toml"
 _FIELDS: Final = (

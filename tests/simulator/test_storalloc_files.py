@@ -6,7 +6,7 @@ import math
 import pytest
 from storalloc_files import PRINTED, ROWS, YAML, told
 
-from iodaemon.core.allotting import split
+from iodaemon.core.stock import split
 from iodaemon.errors import NotFound, RequestError
 from iodaemon.simulator.plain_yaml import parse_yaml
 from iodaemon.simulator.storalloc import GB

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.core.scratch import DiskId
+from iodaemon.core.job import DiskId
 from iodaemon.simulator.storalloc_stream import Pool, Stream
 
 A, B = DiskId("a"), DiskId("b")

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.core.platform import DeviceId
+from iodaemon.core.platform import DeviceId, LoneTimes, ServiceTimes
 from iodaemon.core.sample import DeviceCounters
-from iodaemon.core.service import LoneTimes, ServiceTimes
 from iodaemon.trial.latency import (
     Look,
     Uncontended,

@@ -24,7 +24,7 @@ import msgspec
 from aiohttp import web
 
 from iodaemon.core.job import Job, JobId, JobState, Phase
-from iodaemon.core.signature import name_of
+from iodaemon.core.similarity import name_of
 from iodaemon.core.state import State
 from iodaemon.daemon.account import parse_user
 from iodaemon.daemon.backends import Door

@@ -9,18 +9,17 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.core.bandwidth import Bandwidth
-from iodaemon.core.drain import DRAIN
-from iodaemon.core.hindsight import hindsight
-from iodaemon.core.job import SUSPENDED, Job, JobState
-from iodaemon.core.prediction import UNKNOWN, Prediction
+from iodaemon.core.explain import find_silence, silence
+from iodaemon.core.forecast import hindsight
+from iodaemon.core.job import SUSPENDED, UNKNOWN, Job, JobState, Prediction
+from iodaemon.core.limits import DRAIN
+from iodaemon.core.meter import Bandwidth
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.rule_error import RuleFault
-from iodaemon.core.signature import name_of
+from iodaemon.core.similarity import name_of
 from iodaemon.core.state import TURN, State
 from iodaemon.core.stock import Stock
-from iodaemon.core.tier import Tier
-from iodaemon.core.why import find_silence, silence
+from iodaemon.core.storage import Tier
 from iodaemon.daemon.account import user_name
 from iodaemon.node.outcome import read_report, report_path
 from iodaemon.units import format_duration
@@ -125,8 +124,8 @@ def _io(job: Job, state: State | None) -> dict[str, Any]:
         rate = Bandwidth() if job.state in SUSPENDED else state.meter.bandwidth(job.id)
         bandwidth = None if rate is None else msgspec.structs.asdict(rate)
     if state is not None and not job.state.is_final:
-        guess = state.predicted(job.id)
-        expected = state.expected(job.id)
+        guess = state.outlook.predicted(job)
+        expected = state.outlook.expected(job)
         predicted = pick(guess, "rate_bytes_per_s", "confidence", "source")
     return {
         **pick(totals, "read_bytes", "written_bytes", "operations"),

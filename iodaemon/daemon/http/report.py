@@ -10,13 +10,13 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.config import PolicyFile, rule_tables
-from iodaemon.core.explanation import text_of
+from iodaemon.core.explain import text_of
+from iodaemon.core.job import DiskId
 from iodaemon.core.platform import Partition, Platform
 from iodaemon.core.rule import Mode
 from iodaemon.core.rule_error import RuleFault
-from iodaemon.core.scratch import DiskId
 from iodaemon.core.state import State
-from iodaemon.core.tier import Tier
+from iodaemon.core.storage import Tier
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.calibrating import shown
 from iodaemon.daemon.host import host_metrics
@@ -112,7 +112,7 @@ def _sharing(state: State, partition: Partition) -> dict[str, int]:
 
 def _storage(state: State) -> dict[str, Any]:
     """Tiers, their disks, and what is allocated to whom; nothing where there are no tiers."""
-    stock = state.stock
+    stock, holders = state.stock, state.stock.holders.items()
     if not stock.tiers:
         return {}
     free = stock.free_bytes()
@@ -127,7 +127,9 @@ def _storage(state: State) -> dict[str, Any]:
                 "free_bytes": free[disk.id],
                 "taken_by_others_bytes": disk.others_bytes,
                 "problem": f"not usable: {problem}" if problem else "",
-                "jobs": sorted(stock.holds_on(disk.id)),
+                "jobs": [
+                    i for i, shares in sorted(holders) if any(s.disk == disk.id for s in shares)
+                ],
             }
             for tier in stock.tiers
             for disk in tier.disks
@@ -141,7 +143,7 @@ def _storage(state: State) -> dict[str, Any]:
                 **pick(share, "tier", "disk", "size_bytes"),
                 "over": text_of(state.jobs[job_id].scratch_over),
             }
-            for job_id, shares in sorted(stock.holders.items())
+            for job_id, shares in sorted(holders)
             for share in shares
         ],
     }

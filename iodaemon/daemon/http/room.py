@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from iodaemon.core.footprint import Texts
+from iodaemon.core.job import Texts
 from iodaemon.errors import RequestError
 from iodaemon.supervisor.protocol import LONGEST_LINE as LARGEST_LINE_BYTES
 from iodaemon.supervisor.protocol import encode

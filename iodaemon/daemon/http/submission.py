@@ -12,13 +12,21 @@ import msgspec
 from aiohttp import web
 
 from iodaemon.api.model import SubmitAnswer
-from iodaemon.core.allotting import why_never
-from iodaemon.core.footprint import environment_bytes, job_bytes
-from iodaemon.core.job import Job, JobId, JobSpec, JobState, Reason, resume_command
+from iodaemon.core.job import (
+    Job,
+    JobId,
+    JobSpec,
+    JobState,
+    Reason,
+    ScratchRequest,
+    environment_bytes,
+    job_bytes,
+    resume_command,
+)
 from iodaemon.core.platform import Platform
-from iodaemon.core.scratch import ScratchRequest
-from iodaemon.core.size import told_bytes
-from iodaemon.core.tier import Tier
+from iodaemon.core.stock import why_never
+from iodaemon.core.storage import Tier
+from iodaemon.core.words import told_bytes
 from iodaemon.daemon.environments import Claim
 from iodaemon.daemon.http.access import body_of, give_place
 from iodaemon.daemon.http.answer import LINES, json_answer

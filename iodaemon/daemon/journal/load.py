@@ -12,14 +12,14 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.core.decision import Lesson, Transition
-from iodaemon.core.drain import Drain
+from iodaemon.core.forecast import Trace
 from iodaemon.core.job import Job, JobId, JobKind, JobState
 from iodaemon.core.lessons import is_kind
+from iodaemon.core.limits import Drain
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import Sample
-from iodaemon.core.signature import find_key
+from iodaemon.core.similarity import find_key
 from iodaemon.core.state import KEPT_FINISHED
-from iodaemon.core.trace import Trace
 from iodaemon.daemon.journal import schema
 from iodaemon.daemon.journal.record import (
     MOST_REQUESTS,

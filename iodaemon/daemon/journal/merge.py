@@ -11,7 +11,7 @@ import msgspec
 
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import LIVE, JobState, Reason
-from iodaemon.core.life import moved
+from iodaemon.core.lifecycle import moved
 from iodaemon.daemon.journal import schema, store
 from iodaemon.daemon.journal.record import decode_jobs, step_row
 

@@ -12,13 +12,13 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from iodaemon.core.decision import Evidence, Lesson, ShadowStep, Transition, TrialStep
-from iodaemon.core.drain import Drain
 from iodaemon.core.event import DrainBegun, DrainEnded, ModeChanged, Reconfigured
+from iodaemon.core.forecast import Trace
 from iodaemon.core.job import Job, JobId, JobKind, JobState, Reason
+from iodaemon.core.limits import Drain
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import Sample
-from iodaemon.core.signature import Key
-from iodaemon.core.trace import Trace
+from iodaemon.core.similarity import Key
 
 MOST_STEPS: Final = 100_000
 """Of the history, what waits for a full disk is cut to so much: it may stay full for weeks."""

@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from iodaemon.core.decision import Lesson
+from iodaemon.core.forecast import Trace
 from iodaemon.core.job import Job, JobKind
 from iodaemon.core.sample import Sample
-from iodaemon.core.trace import Trace
 from iodaemon.daemon.journal.record import Batch, encode, life_row, note_row, step_row
 
 MOST_TRACES: Final = 10_000

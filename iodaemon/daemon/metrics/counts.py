@@ -15,9 +15,8 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
 from iodaemon.core.decision import Plan
-from iodaemon.core.hindsight import hindsight
-from iodaemon.core.job import FINAL, SUSPENDED, Job, JobId, JobState, Reason
-from iodaemon.core.prediction import UNKNOWN
+from iodaemon.core.forecast import hindsight
+from iodaemon.core.job import FINAL, SUSPENDED, UNKNOWN, Job, JobId, JobState, Reason
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as Family
 from prometheus_client.registry import Collector
 
-from iodaemon.core.allotting import NO_SPACE
-from iodaemon.core.bandwidth import SECTOR_BYTES
 from iodaemon.core.job import SUSPENDED
+from iodaemon.core.meter import SECTOR_BYTES
 from iodaemon.core.state import State
+from iodaemon.core.stock import NO_SPACE
 from iodaemon.daemon.driver import Driver
 from iodaemon.daemon.metrics.counts import PREFIX, Counts
 from iodaemon.daemon.usage import DIRECTIONS, PLACES

@@ -16,8 +16,7 @@ import msgspec
 
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import JobId, Reason
-from iodaemon.core.start_gate import StartGate
-from iodaemon.core.view import NotNow, View
+from iodaemon.core.view import NotNow, StartGate, View
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,8 +41,7 @@ import msgspec
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import Partition, PartitionId, Platform
-from iodaemon.core.start_gate import StartGate
-from iodaemon.core.view import View
+from iodaemon.core.view import StartGate, View
 from iodaemon.policy.packing import Item, Pack, assign, make_packs
 
 _CODE: Final = "Pack"

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from iodaemon.core.scratch import DiskId
+from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Allocation, Refusal, StorageNode, StorageRequest, StorageView
 from iodaemon.policy.space import no_room, peak_bytes
 

@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.scratch import DiskId
+from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Allocation, Refusal, StorageNode, StorageRequest, StorageView
 from iodaemon.policy.space import no_room
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from iodaemon.core.scratch import DiskId
+from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Refusal, StorageRequest, StorageView
 
 

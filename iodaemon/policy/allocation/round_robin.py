@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import msgspec
 
-from iodaemon.core.scratch import DiskId
+from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Disk, Refusal, Storage, StorageRequest, StorageView
 from iodaemon.policy.space import free_bytes, no_room
 

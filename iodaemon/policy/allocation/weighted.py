@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from iodaemon.core.scratch import DiskId
+from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Disk, Refusal, Storage, StorageRequest, StorageView
 from iodaemon.policy.allocation.round_robin import Turns, next_disk
 from iodaemon.policy.space import no_room, peak_bytes

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-from iodaemon.core.scratch import DiskId
+from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Refusal, StorageRequest, StorageView
 from iodaemon.policy.space import free_bytes
 

@@ -17,9 +17,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from iodaemon.core.job import Job, Reason
+from iodaemon.core.job import Job, Prediction, Reason
 from iodaemon.core.platform import Partition, PartitionId
-from iodaemon.core.prediction import Prediction
 from iodaemon.core.view import NotNow, PlacementView
 
 

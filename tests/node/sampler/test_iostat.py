@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from iodaemon.core.bandwidth import DeviceLoad, device_load
+from iodaemon.core.meter import DeviceLoad, device_load
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import DeviceCounters
 from iodaemon.node.devices import find_device, read_disks

@@ -15,8 +15,7 @@ from aiohttp import web
 
 from iodaemon.api.model import ActAnswer, JobAnswer
 from iodaemon.core import event as ev
-from iodaemon.core.footprint import environment_bytes, job_bytes
-from iodaemon.core.job import FINAL, WAITING, Job, JobId, JobState
+from iodaemon.core.job import FINAL, WAITING, Job, JobId, JobState, environment_bytes, job_bytes
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.http.access import Actor, Verb, authorise
 from iodaemon.daemon.http.answer import Answer, json_answer

@@ -17,7 +17,7 @@ from iodaemon.api.model import (
 )
 from iodaemon.config import config_document
 from iodaemon.core import event as ev
-from iodaemon.core.drain import Drain
+from iodaemon.core.limits import Drain
 from iodaemon.core.rule import Mode
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.http.answer import json_answer

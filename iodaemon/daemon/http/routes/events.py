@@ -11,8 +11,8 @@ from aiohttp import web
 
 from iodaemon.api.model import LAST_EVENT, SamplesAnswer, WhyAnswer
 from iodaemon.core.decision import Transition
+from iodaemon.core.explain import explain
 from iodaemon.core.job import Job, JobId
-from iodaemon.core.why import explain
 from iodaemon.daemon.http.answer import LINES, PIECE_BYTES, Answer, json_answer
 from iodaemon.daemon.http.context import LARGEST_ID, Context, parse_number, parse_time
 from iodaemon.daemon.http.record import STAGES, find_stage

@@ -13,7 +13,8 @@ from aiohttp import web
 
 from iodaemon.api.model import ForgetAnswer, HintsAnswer, ImportAnswer
 from iodaemon.core import event as ev
-from iodaemon.core.signature import (
+from iodaemon.core.forecast import Trace
+from iodaemon.core.similarity import (
     LONGEST,
     Key,
     find_key,
@@ -21,7 +22,6 @@ from iodaemon.core.signature import (
     keys_elsewhere,
     kind_of_key,
 )
-from iodaemon.core.trace import Trace
 from iodaemon.daemon.account import parse_user, user_name
 from iodaemon.daemon.http.answer import Answer, json_answer
 from iodaemon.daemon.http.context import Context, parse_number

@@ -13,7 +13,7 @@ from aiohttp import web
 from iodaemon.api.model import HistoryAnswer, KeyedSum, Sum, SumsAnswer
 from iodaemon.core import measure
 from iodaemon.core.job import Job, JobState
-from iodaemon.core.signature import name_of
+from iodaemon.core.similarity import name_of
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.http.answer import Answer, json_answer
 from iodaemon.daemon.http.context import (

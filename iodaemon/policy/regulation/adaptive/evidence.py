@@ -2,7 +2,7 @@
 
 1. **Memory**: what was read is mostly what had been in memory shortly before (refaults), it is more
    than a trickle, and jobs stall for it. That is proof: less would be read with fewer at once.
-2. **A device**: requests take several times as long as alone (``core.congestion``), or none of
+2. **A device**: requests take several times as long as alone (``core.meter``), or none of
    those in flight completes. That is a sign and no proof: many requests in flight keep a parallel
    device, and the queue of an arm, busy. Whether fewer at once get more done is tried.
 
@@ -24,10 +24,9 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.congestion import Sense, look
-from iodaemon.core.counter import MOST_BYTES_PER_S, grown, known_memory
+from iodaemon.core.meter import Sense, look
 from iodaemon.core.platform import Device, DeviceId
-from iodaemon.core.sample import NodeCounters
+from iodaemon.core.sample import MOST_BYTES_PER_S, NodeCounters, grown, known_memory
 from iodaemon.core.view import View
 
 TRICKLE_BYTES_PER_S: Final = 4e6

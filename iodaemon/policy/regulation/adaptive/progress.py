@@ -18,9 +18,8 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.counter import MOST_BYTES_PER_S, MOST_CPUS, grown
 from iodaemon.core.job import JobId
-from iodaemon.core.sample import JobCounters
+from iodaemon.core.sample import MOST_BYTES_PER_S, MOST_CPUS, JobCounters, grown
 
 BYTES_PER_CPU_S: Final = 1e6
 """A job that moves fewer bytes than these by system calls for each second of CPU time computes: a

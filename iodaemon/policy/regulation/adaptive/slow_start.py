@@ -20,10 +20,9 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from iodaemon.core.counter import MOST_CPUS, grown, known_memory
 from iodaemon.core.job import Job
 from iodaemon.core.platform import PartitionId, Platform
-from iodaemon.core.sample import NodeCounters
+from iodaemon.core.sample import MOST_CPUS, NodeCounters, grown, known_memory
 from iodaemon.core.view import View
 
 BUSY: Final = 0.95

@@ -7,7 +7,6 @@ from typing import Final
 
 import msgspec
 
-from iodaemon.core.counter import known_memory
 from iodaemon.core.decision import (
     Cap,
     Lesson,
@@ -18,6 +17,7 @@ from iodaemon.core.decision import (
     TrialVerdict,
 )
 from iodaemon.core.job import Job, JobId, JobKind, Reason
+from iodaemon.core.sample import known_memory
 from iodaemon.core.state import CONTENTION
 from iodaemon.core.view import View
 from iodaemon.policy.regulation.adaptive.cap import (

@@ -1,15 +1,18 @@
-"""Programs that run another one, and interpreters: which of their options take a word of their own.
+"""Which program a command runs: behind launchers and interpreters, and in a line for a shell.
 
-It is needed to find the program that does the work behind them: ``srun -p batch ./solve`` runs
-``solve``, not ``batch``. What is not listed is taken for an option without a value.
+``srun -p batch ./solve`` runs ``solve``, not ``batch``: so it must be known which options of a
+launcher take a word of their own. What is not listed is taken for an option without a value.
 Source: the manual pages of GNU coreutils, util-linux, Slurm, Open MPI, MPICH, and the interpreters.
+
+The standard library only: the command line needs it before it loads anything else.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 _VALUE: Final = re.compile(r"[\d.,:x-]+[a-zA-Z]{0,3}", re.ASCII)
 """What stands between a launcher and its command: ``60s``, ``0-3``, ``0x3``."""
@@ -109,21 +112,40 @@ def script_of(command: Sequence[str]) -> Script:
     interpreter = interpreter_of(program)
     if interpreter is None:
         return Script(words[0], is_program=True)
-    values, programs = options_of(interpreter)
-    words = words[1:]
+    found = interpreted(interpreter, words[1:])
+    is_file = found.given_as == "file" and found.words
+    return Script(found.words[0] if is_file else "", is_program=False)
+
+
+class Interpreted(NamedTuple):
+    """What an interpreter is given to run.
+
+    Attributes:
+        given_as: a file, the name of a module (or archive), or a text in the words themselves.
+        option: before it; empty for a file.
+        words: of a file or module its name and what follows, if any; of a text that and its option.
+    """
+
+    given_as: Literal["file", "module", "text"]
+    option: str
+    words: Sequence[str]
+
+
+def interpreted(interpreter: str, words: Sequence[str]) -> Interpreted:
+    values, programs = (frozenset(options.split()) for options in _INTERPRETERS[interpreter])
     while words and words[0].startswith("-"):
-        word, words = words[0], words[1:]
+        word, rest = words[0], words[1:]
         if word == "--":
-            break
-        if is_module(word, interpreter) or takes_program(word, values, programs):
-            return Script("", is_program=False)
-        if takes_next(word, values):
-            words = words[1:]
-    return Script(words[0] if words else "", is_program=False)
+            return Interpreted("file", "", rest)
+        if rest and _is_module(word, interpreter):
+            return Interpreted("module", word, rest)
+        if _takes_program(word, values, programs):
+            return Interpreted("text", word, words)
+        words = rest[1:] if _takes_next(word, values) else rest
+    return Interpreted("file", "", words)
 
 
 def is_shell(program: str) -> bool:
-    """True for a shell's name."""
     return program in _SHELLS
 
 
@@ -140,7 +162,7 @@ def shell_words(words: Sequence[str]) -> tuple[bool, Sequence[str]]:
     return is_line, words
 
 
-def is_module(word: str, interpreter: str) -> bool:
+def _is_module(word: str, interpreter: str) -> bool:
     """Whether what follows names the program, though it is no file: ``-m``, ``-um``, ``-jar``."""
     if interpreter == "java":
         return word in ("-jar", "-m", "--module")
@@ -189,7 +211,7 @@ def _without_options(launcher: str, words: Sequence[str]) -> Sequence[str]:
             break
         if is_mpi and word in _TWO_WORDS:
             words = words[2:]
-        elif word in values or (not is_mpi and takes_next(word, values)):
+        elif word in values or (not is_mpi and _takes_next(word, values)):
             words = words[1:]
         else:
             is_open = word.startswith("-") and word[-1].isalpha() and "=" not in word
@@ -199,7 +221,7 @@ def _without_options(launcher: str, words: Sequence[str]) -> Sequence[str]:
     return words
 
 
-def takes_next(word: str, values: frozenset[str]) -> bool:
+def _takes_next(word: str, values: frozenset[str]) -> bool:
     """Whether the word after an option is its value: after ``-o``, ``-vo``, not after ``-oL``."""
     if word in values:
         return True
@@ -211,7 +233,7 @@ def takes_next(word: str, values: frozenset[str]) -> bool:
     return False
 
 
-def takes_program(word: str, values: frozenset[str], programs: frozenset[str]) -> bool:
+def _takes_program(word: str, values: frozenset[str], programs: frozenset[str]) -> bool:
     """Whether a program is in or behind the option: ``-e``, ``-lane``, ``--eval=1``."""
     if word.partition("=")[0] in programs:
         return True
@@ -225,7 +247,60 @@ def takes_program(word: str, values: frozenset[str], programs: frozenset[str]) -
     return False
 
 
-def options_of(interpreter: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The options of an interpreter that take a value, and those that take a program."""
-    values, programs = _INTERPRETERS[interpreter]
-    return frozenset(values.split()), frozenset(programs.split())
+LONGEST: Final = 4096
+"""Characters of a line that are looked at, its last ones."""
+_CONTROL: Final = frozenset({"do", "then", "else", "elif", "if", "while", "until", "!", "{"})
+"""Words of a shell before a command."""
+NO_WORK: Final = frozenset(
+    {"cd", "pushd", "popd", "set", "shopt", "export", "unset", "source", ".", "ulimit", "umask"}
+    | {"module", "ml", "spack", "conda", "mamba", "alias", "declare", "local", "readonly", "read"}
+    | {"for", "case", "esac", "done", "fi", "}", "trap", "wait", "exit", "return", "shift", "kill"}
+    | {"echo", "printf", "test", "[", "[[", "true", "false", ":", "date", "sleep", "mkdir"}
+)
+"""What begins a command that is not what the line is for."""
+LITTLE_WORK: Final = frozenset(
+    {"tee", "grep", "head", "tail", "sed", "awk", "cut", "wc", "less", "cat", "rm", "mv", "cp"}
+    | {"ls", "touch", "chmod", "ln", "sync", "mail", "gzip", "xz", "zstd", "sort", "uniq"}
+)
+"""What goes before or after the work, or takes its output; the work where there is nothing else."""
+_SUBSTITUTION: Final = re.compile(r"\$\(\([^()]*\)\)|\$\([^()]*\)|`[^`]*`|\$\{[^{}]*\}")
+_SIGNS: Final = ";&|()<>\n"
+_APART: Final = re.compile(r"[;&|()\n]+")
+
+
+def simple_commands(line: str) -> list[list[str]]:
+    """The words of each, without control words, assignments and redirections; none is empty.
+
+    Launchers are left out as well, and a command that is nothing else.
+    """
+    commands: list[list[str]] = [[]]
+    is_target = False
+    for word in _words(_SUBSTITUTION.sub("$", line[-LONGEST:])):
+        is_sign = word != "" and not word.strip(_SIGNS)
+        if is_sign:
+            is_target = "<" in word or ">" in word
+            if not is_target or _APART.search(word.replace("&", "")):
+                commands.append([])
+        elif is_target:
+            is_target = False
+        elif commands[-1] or word not in _CONTROL:
+            commands[-1].append(word)
+    found = [list(without_launchers(words)) for words in commands]
+    return [words for words in found if words and words[0] and not _is_nothing(words[0])]
+
+
+def _is_nothing(word: str) -> bool:
+    """Whether what begins so is a launcher without a command, or assignments alone."""
+    return is_variable(word) or launcher_of(word) is not None
+
+
+def _words(line: str) -> list[str]:
+    """As a shell takes them apart; where quotes do not match by blanks and signs alone."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=_SIGNS)
+    lexer.whitespace = " \t\r"
+    lexer.commenters = ""
+    lexer.whitespace_split = True
+    try:
+        return list(lexer)
+    except ValueError:
+        return [word for word in re.split(rf"\s+|([{re.escape(_SIGNS)}]+)", line) if word]

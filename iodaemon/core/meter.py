@@ -1,17 +1,38 @@
-"""From counters to rates: what each job moved in a timeslice, what each device went through."""
+"""From counters to rates: what each job moved in a timeslice, what each device went through.
+
+Is a device past what it can carry? The signal is the size-normalised wait: how long a request takes
+now, over how long a request of its size takes when hardly any other is in flight. It is about 1 on
+an idle device of any kind and grows with the queue past the knee, while MB/s and utilisation say
+nothing of that on a parallel device. What a request takes alone is learned per size class. Where
+the device was measured while nothing else used it (``Device.service``), that is the base: what is
+learned counts up to the most that a lone request took then, and until a class has been seen alone
+the least stands in for it. Where it was not, a cautious prior does. A device that gave many readers
+several times as much as one is not full when a request takes several times as long: jobs that pause
+between requests (to compute, or for a CPU) do not fill it alone, and fewer of them would move less.
+
+Source: Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer
+communications", ICC 1979 (operate at the knee); the knee at a normalised wait near 2 was measured
+on a virtual NVMe-like disk (psync 4 KiB: 1.0, 1.3, 1.4, 2.0, 4.3 for 1, 4, 8, 16, 32 readers).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from iodaemon.core.counter import MOST_BYTES_PER_S, MOST_REQUESTS_PER_S
 from iodaemon.core.job import JobId
-from iodaemon.core.platform import DeviceId
-from iodaemon.core.sample import DeviceCounters, JobCounters, Sample
-from iodaemon.core.service import ServiceTimes
+from iodaemon.core.platform import DeviceId, ServiceTimes
+from iodaemon.core.sample import (
+    MOST_BYTES_PER_S,
+    MOST_REQUESTS_PER_S,
+    DeviceCounters,
+    JobCounters,
+    Sample,
+)
 
 SECTOR_BYTES: Final = 512
 """Unit of /proc/diskstats sectors, whatever the device (Documentation/admin-guide/iostats.rst)."""
@@ -35,7 +56,6 @@ class Bandwidth(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_bytes_per_s(self) -> float:
-        """Read plus written."""
         return self.read_bytes_per_s + self.written_bytes_per_s
 
 
@@ -77,7 +97,6 @@ class DeviceLoad(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_bytes_per_s(self) -> float:
-        """Read plus written."""
         return self.read_bytes_per_s + self.written_bytes_per_s
 
 
@@ -93,8 +112,6 @@ def job_bandwidth(
     Args:
         earlier: counters at the beginning; None for a job that started within the interval,
             whose counters all belong to it.
-        later: counters at the end.
-        interval_s: from sample to sample, above 0.
     """
     if earlier is None:
         earlier = later.at_start()
@@ -127,11 +144,6 @@ def device_load(
 
     The formulas are those of sysstat 12 (iostat.c, rd_stats.c) on the fields of
     Documentation/admin-guide/iostats.rst; ``svctm`` is not among them (removed in 12.1.2).
-
-    Args:
-        earlier: counters at the beginning.
-        later: counters at the end.
-        interval_s: from sample to sample, above 0.
     """
     reads = later.reads - earlier.reads
     writes = later.writes - earlier.writes
@@ -221,10 +233,14 @@ class Meter:
     Invariant: ``bandwidth`` speaks of the slice between the last two samples; a job that is
     not in both (unless it started in between) has no rate, which is not a rate of 0. Counters of
     one attempt are never compared with those of another.
+
+    Attributes:
+        last: the last sample taken; None before the first.
+        devices: what each went through in the last slice.
     """
 
     def __init__(self) -> None:
-        self._last: Sample | None = None
+        self.last: Sample | None = None
         self._bandwidth: dict[JobId, Bandwidth] = {}
         self._active: dict[JobId, Bandwidth] = {}
         self._begun: set[JobId] = set()
@@ -233,13 +249,7 @@ class Meter:
         self._peak_bytes: dict[JobId, int] = {}
         self.devices: dict[DeviceId, DeviceLoad] = {}
 
-    @property
-    def last(self) -> Sample | None:
-        """The last sample taken; None before the first."""
-        return self._last
-
     def begin(self, job_id: JobId) -> None:
-        """The job starts now, with counters at zero."""
         self._begun.add(job_id)
 
     def take(self, sample: Sample, *, run_s: Mapping[JobId, float]) -> None:
@@ -254,7 +264,7 @@ class Meter:
         before_s, self._run_s = self._run_s, dict(run_s)
         begun, self._begun = self._begun, self._begun.difference(sample.jobs)
         ended, self._ended = self._ended, set()
-        last, self._last = self._last, sample
+        last, self.last = self.last, sample
         self._note_peaks(sample)
         self._bandwidth = {}
         if last is None or sample.at_s <= last.at_s:
@@ -274,7 +284,6 @@ class Meter:
         self.devices = _loads(last, sample, interval_s)
 
     def forget(self, job_id: JobId) -> None:
-        """Drop all that is kept of a job that ended."""
         self._bandwidth.pop(job_id, None)
         self._active.pop(job_id, None)
         self._begun.discard(job_id)
@@ -288,9 +297,9 @@ class Meter:
 
     def counters(self, job_id: JobId) -> JobCounters | None:
         """The job's counters at the last sample; None where there are none."""
-        if self._last is None or job_id in self._ended:
+        if self.last is None or job_id in self._ended:
             return None
-        return self._last.jobs.get(job_id)
+        return self.last.jobs.get(job_id)
 
     def peak_bytes(self, job_id: JobId) -> int | None:
         """The most that this attempt of the job had in memory at any sample; None: unknown."""
@@ -325,3 +334,126 @@ def _loads(last: Sample, sample: Sample, interval_s: float) -> dict[DeviceId, De
         if load is not None:
             loads[device_id] = load
     return loads
+
+
+KNEE_WAIT: Final = 2.0
+"""Normalised wait at the knee: beyond it more requests in flight bring no more throughput."""
+ALONE_QUEUE: Final = 1.25
+"""Up to this many requests in flight a request's time counts as uncontended."""
+LEAST_REQUESTS_PER_S: Final = 5.0
+"""A slice with fewer requests says nothing about their times."""
+RISE_PER_S: Final = 0.01 / 60.0
+"""Learned minima rise by 1 % a minute: what was once best is forgotten."""
+_FASTEST: Final = (10e-6, 10e9)
+"""Seconds and bytes/s that no lone request beats. A few hits of a drive's cache in one slice can
+round to no time at all in a file that counts milliseconds."""
+_PRIOR_ROTATIONAL: Final = (0.001, 100e6)
+"""Seconds and bytes/s of a lone request on a disk with an arm, while none was seen alone."""
+_PRIOR_OTHER: Final = (0.0002, 500e6)
+"""The same for any other device; both are on the fast side of what is sold."""
+
+
+class Sense(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one device.
+
+    Attributes:
+        alone_s: time of a lone request by size class (log2 of its bytes), s.
+        last_wait: normalised wait of the newest slice; None when it had too few requests.
+        queue_length: requests in flight in the newest slice.
+        high_slices: how many slices in a row the wait has been high.
+        is_sure: the wait was held against a request that was seen alone, or against an arm, which
+            serves one at a time; not against a guess.
+    """
+
+    alone_s: Mapping[int, float] = MappingProxyType({})
+    last_wait: float | None = None
+    queue_length: float = 0.0
+    high_slices: int = 0
+    is_sure: bool = False
+
+
+def look(
+    sense: Sense,
+    load: DeviceLoad,
+    interval_s: float,
+    *,
+    rotational: bool | None,
+    high_wait: float,
+    least_queue: float,
+    service: ServiceTimes | None = None,
+) -> Sense:
+    """What is known after one more slice.
+
+    Args:
+        high_wait: normalised wait from which a slice counts as high.
+        least_queue: requests in flight below which no slice counts as high.
+    """
+    requests_per_s = _requests_per_s(load)
+    if requests_per_s < LEAST_REQUESTS_PER_S:
+        return Sense(alone_s=sense.alone_s, queue_length=load.queue_length)
+    size_class = _size_class(load.total_bytes_per_s / requests_per_s)
+    await_s = await_of(load)
+    alone_s = _learn_alone(sense, size_class, await_s, load.queue_length, interval_s)
+    measured_s = None if service is None else lone_range_s(load, service)
+    width = 1.0 if service is None or measured_s is None else service.width
+    base_s = _base_s(alone_s.get(size_class), measured_s, width)
+    wait = await_s / (base_s or _prior_s(size_class, rotational=rotational))
+    is_high = wait > high_wait and load.queue_length > least_queue
+    return Sense(
+        alone_s=alone_s,
+        last_wait=wait,
+        queue_length=load.queue_length,
+        high_slices=sense.high_slices + 1 if is_high else 0,
+        is_sure=base_s is not None or bool(rotational),
+    )
+
+
+def await_of(load: DeviceLoad) -> float:
+    """Mean time of a request of any kind, s; 0 for none."""
+    requests_per_s = _requests_per_s(load)
+    return load.queue_length / requests_per_s if requests_per_s else 0.0
+
+
+def _base_s(
+    learned_s: float | None, measured_s: tuple[float, float] | None, width: float
+) -> float | None:
+    """What a request takes without contention: as learned, but no longer than was ever measured.
+
+    How long it is between the least and the most depends on where the requests go. On a device
+    that serves several at once it is as many times longer than alone. None: it is not known.
+    """
+    if measured_s is None:
+        return learned_s
+    least_s, most_s = (max(each, _FASTEST[0]) for each in measured_s)
+    return width * (least_s if learned_s is None else min(learned_s, most_s))
+
+
+def _learn_alone(
+    sense: Sense, size_class: int, await_s: float, queue_length: float, interval_s: float
+) -> Mapping[int, float]:
+    """The minimum seen, slowly rising; a class is first learned from a request that was alone."""
+    await_s = max(await_s, _time_s(size_class, _FASTEST))
+    known_s = sense.alone_s.get(size_class)
+    if known_s is None:
+        if queue_length > ALONE_QUEUE:
+            return sense.alone_s
+        return {**sense.alone_s, size_class: await_s}
+    return {**sense.alone_s, size_class: min(await_s, known_s * (1.0 + RISE_PER_S * interval_s))}
+
+
+def _requests_per_s(load: DeviceLoad) -> float:
+    return load.reads_per_s + load.writes_per_s + load.discards_per_s + load.flushes_per_s
+
+
+def _size_class(size_bytes: float) -> int:
+    return int(math.log2(max(512.0, size_bytes)))
+
+
+def _prior_s(size_class: int, *, rotational: bool | None) -> float:
+    return _time_s(size_class, _PRIOR_ROTATIONAL if rotational else _PRIOR_OTHER)
+
+
+def _time_s(size_class: int, device: tuple[float, float]) -> float:
+    """What a request of this class takes on a device of so many seconds and bytes/s."""
+    base_s, bytes_per_s = device
+    return base_s + float(2**size_class) / bytes_per_s

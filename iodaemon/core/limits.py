@@ -1,6 +1,6 @@
-"""Several users on one machine: what one may have at once, and who gets the next free CPUs.
+"""What keeps a waiting job from starting, except missing slots: users' limits, regulation, drain.
 
-Limits: a user's jobs start in their own order (as submitted) up to ``max_running`` jobs and
+Users' limits: a user's jobs start in their own order (as submitted) up to ``max_running`` jobs and
 ``max_slots`` slots; the next ones are not in the queue that admission sees until one of them ends.
 So a limit binds whatever the admission rule does: any choice among the jobs it is shown keeps it.
 
@@ -12,6 +12,11 @@ nothing and came earlier. It is max-min fairness of one resource ("progressive f
 and Gallager, Data Networks, 2nd edition, section 6.5.2), by what is held now: no history, so a
 restart changes nothing. A rule that promises a start (a reservation) makes its promise to whoever
 is first now; a user who holds less and comes later may be first at the next instant.
+
+Regulation decides how many more jobs may start (``StartLimit``) once a timeslice, admission
+whenever something happens. In between the state keeps what is left: a job that starts takes its
+part (``StartLimit.after``), that of one that has ended is free again, so that its place is taken
+at once.
 """
 
 from __future__ import annotations
@@ -24,6 +29,9 @@ import msgspec
 from msgspec import Meta
 
 from iodaemon.core.job import LIVE, WAITING, Job, JobId, JobState, Reason
+from iodaemon.core.platform import Platform
+from iodaemon.core.stock import Stock, why_never
+from iodaemon.core.words import drained
 
 USER_LIMIT: Final = "UserLimit"
 """The word for a job that waits because its user has as much as one may have."""
@@ -32,14 +40,7 @@ MAX_QUEUED: Final = 100_000
 
 
 class Sharing(msgspec.Struct, frozen=True, kw_only=True):
-    """What each user may have at once, the same for all; None: no limit.
-
-    Attributes:
-        max_running: jobs that hold CPUs, suspended ones included.
-        max_queued: jobs that wait to start, held ones included.
-        max_slots: slots that a user's jobs hold together.
-        fair: users take turns; otherwise jobs are in the order in which they were submitted.
-    """
+    """What each user may have at once, the same for all; None: no limit."""
 
     max_running: Annotated[
         int | None, Meta(description="jobs of one user that may hold CPUs at once, also suspended")
@@ -70,7 +71,6 @@ class Sharing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def behind(self) -> Reason:
-        """Why a job waits that is not the next."""
         text = "waits behind jobs submitted earlier"
         if self.fair:
             text = "waits its turn: jobs of users who hold fewer CPUs, and earlier ones, come first"
@@ -127,7 +127,6 @@ class Users:
         """The jobs that limits let start now, all of them together too, in the order of the queue.
 
         Args:
-            jobs: all that are known.
             may_start: False for a job that is passed over, whoever's turn it is.
         """
         fair = self.sharing.fair
@@ -155,35 +154,28 @@ class Users:
     def limit_of(self, job: Job) -> Reason | None:
         """Why its user's limits keep a waiting job from starting now; None: they do not."""
         sharing, cpus = self.sharing, job.spec.cpus
-        if self.is_too_large(job):
-            return Reason(
-                code=USER_LIMIT,
-                text=f"asks for {cpus} CPUs, one user may hold {sharing.max_slots} (max_slots); "
-                "cancel it and submit with fewer",
-            )
         running, slots = self.held(job.uid)
-        if sharing.max_running is not None and running >= sharing.max_running:
-            return Reason(
-                code=USER_LIMIT,
-                text=f"its user runs {running} of the {sharing.max_running} jobs that one user may "
-                "run at once (max_running)",
+        if self.is_too_large(job):
+            text = (
+                f"asks for {cpus} CPUs, one user may hold {sharing.max_slots} (max_slots); "
+                "cancel it and submit with fewer"
             )
-        if sharing.max_slots is not None and slots + cpus > sharing.max_slots:
-            return Reason(
-                code=USER_LIMIT,
-                text=f"needs {cpus} CPUs; its user holds {slots}, and may hold "
-                f"{sharing.max_slots} (max_slots)",
+        elif sharing.max_running is not None and running >= sharing.max_running:
+            text = (
+                f"its user runs {running} of the {sharing.max_running} jobs that one user may "
+                "run at once (max_running)"
             )
-        return None
+        elif sharing.max_slots is not None and slots + cpus > sharing.max_slots:
+            text = (
+                f"needs {cpus} CPUs; its user holds {slots}, and may hold "
+                f"{sharing.max_slots} (max_slots)"
+            )
+        else:
+            return None
+        return Reason(code=USER_LIMIT, text=text)
 
     def refusal(self, uid: int, waiting: int, cpus: Iterable[int]) -> str:
-        """Why a user may not submit these jobs now, and what to do; empty: they may.
-
-        Args:
-            uid: whose.
-            waiting: so many wait already.
-            cpus: what each asks for.
-        """
+        """Why a user may not submit these jobs now, and what to do; empty: they may."""
         asked = list(cpus)
         most, most_slots = self.sharing.max_queued, self.sharing.max_slots
         if most_slots is not None and max(asked, default=0) > most_slots:
@@ -199,7 +191,6 @@ class Users:
         return ""
 
     def is_too_large(self, job: Job) -> bool:
-        """True for a job that alone is more than a user may have."""
         return self.sharing.max_slots is not None and job.spec.cpus > self.sharing.max_slots
 
     def _own(
@@ -232,3 +223,57 @@ def _list(user: _User, job: Job, *, is_there: bool) -> None:
     user.pending[job.id] = job.queue_key
     if last is not None and last > job.queue_key:
         user.pending = dict(sorted(user.pending.items(), key=lambda item: item[1]))
+
+
+INFEASIBLE: Final = "Infeasible"
+"""The word for a job that nothing here can ever hold."""
+OLD_SCRATCH: Final = "OldScratch"
+"""The word for a job of which an earlier attempt still holds space."""
+
+
+def why_infeasible(platform: Platform, stock: Stock, job: Job) -> Reason | None:
+    """Why this machine can never hold the job; None: it can."""
+    largest = platform.largest_partition
+    if job.spec.cpus > largest:
+        text = (
+            f"asks for {job.spec.cpus} CPUs, the largest socket has {largest}; "
+            "cancel it and submit with fewer"
+        )
+        return Reason(code=INFEASIBLE, text=text)
+    request = job.spec.scratch
+    if request is None or (request.fallback == "slow" and not stock.tiers):
+        return None
+    text_of_space = why_never(stock.tiers, request, any_tier=stock.any_tier)
+    return None if text_of_space is None else Reason(code=INFEASIBLE, text=text_of_space)
+
+
+def why_not_ready(job: Job) -> Reason | None:
+    """Why a job that waits may not start before something else has happened; None: it may."""
+    if not job.shares:
+        return None
+    if job.scratch_kept is not None:
+        return Reason(code=OLD_SCRATCH, text=job.scratch_kept.text)
+    text = "waits until the scratch space of its last attempt has been cleared"
+    return Reason(code=OLD_SCRATCH, text=text)
+
+
+DRAIN: Final = "Drain"
+"""The word for a job that waits because the node is drained."""
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing starts; what is submitted waits, what runs goes on and is regulated as before.
+
+    Attributes:
+        since_s: when it began.
+        by: who wanted it; of several the last one.
+        reason: what for, in their words; empty: not said.
+    """
+
+    since_s: float
+    by: str
+    reason: str = ""
+
+    @property
+    def why(self) -> Reason:
+        return Reason(code=DRAIN, text=drained(self.by, self.reason))

@@ -7,7 +7,7 @@ from builders import job
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.core.signature import (
+from iodaemon.core.similarity import (
     KINDS,
     LONGEST,
     find_key,

@@ -7,26 +7,28 @@ from typing import Final, assert_never
 import msgspec
 
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Resume
-from iodaemon.core.drain import Drain
+from iodaemon.core.decision import Grant, Resume, clearing_of
 from iodaemon.core.job import (
+    KEPT,
     SUSPENDED,
     WAITING,
     Exit,
     Job,
     JobId,
     JobState,
+    Phase,
     QueuePlace,
     Reason,
     resume_command,
     suspended_state,
 )
-from iodaemon.core.phase import hear
+from iodaemon.core.limits import Drain
+from iodaemon.core.rule import Rules
 from iodaemon.core.sample import Sample
-from iodaemon.core.scratch_life import hear_of_scratch
-from iodaemon.core.signature import kind_of
-from iodaemon.core.state import with_fields
+from iodaemon.core.similarity import kind_of
+from iodaemon.core.state import TURN, with_fields
 from iodaemon.core.step import Step
+from iodaemon.core.words import duration, told_bytes
 
 _STOP_DELAYED: Final = "StopDelayed"
 _HOLD_DELAYED: Final = "HoldDelayed"
@@ -34,84 +36,66 @@ _FROZEN_OUTSIDE: Final = "FrozenOutside"
 _DELAYED: Final = frozenset({_STOP_DELAYED, _HOLD_DELAYED})
 """Codes of reasons that end with the backend's answer."""
 _HOLD: Final = ("user_hold", "user_hold_reason", "held_by_uid")
+END_GRACE_S: Final = 10.0
+"""From SIGTERM to SIGKILL for a job that has more in its space than it asked for."""
 START_RETRY_S: Final = 10.0
 """A start that failed for now is tried again after this time: a lasting fault must not spin."""
 
 
 def react(step: Step, event: ev.JobEvent) -> None:
     """Apply one event; one that concerns an ended job or an old attempt changes nothing."""
+    state = step.state
     match event:
         case ev.JobSubmitted():
             step.add(event.job)
         case ev.SubmitRevoked():
-            _on_revoked(step, event.job_id)
+            if event.job_id in state.jobs:
+                step.remove(event.job_id)
         case ev.SampleTaken():
             _on_sample(step, event.sample)
         case ev.StartsBlocked():
-            step.state.starts_blocked = event.problem
-        case ev.DrainBegun() | ev.DrainEnded():
-            _on_drain(step, event)
+            state.starts_blocked = event.problem
+        case ev.DrainBegun():
+            since_s = event.at_s if state.drain is None else state.drain.since_s
+            state.drain = Drain(since_s=since_s, by=event.by, reason=event.reason)
+            state.reservations = {}  # no start is promised any more
+        case ev.DrainEnded():
+            state.drain = None
         case ev.LessonsForgotten():
             for kind in event.kinds:
                 step.forget_lesson(kind)
+        case ev.DiskSeen():
+            state.stock.see(event.disk, event.problem)
         case ev.TimerFired():
             pass
-        case ev.JobStarted() | ev.StartFailed() | ev.JobExited():
-            _on_life(step, event)
-        case (
-            ev.JobSuspended()
-            | ev.JobResumed()
-            | ev.FoundFrozen()
-            | ev.CapFailed()
-            | ev.SuspendFailed()
-            | ev.StopDelayed()
-        ):
-            job = step.state.jobs.get(event.job_id)
-            if job is not None and job.is_live:
-                _on_word(step, event, job)
         case ev.RequeueRequested():
             _on_requeue(step, event)
-        case ev.PhaseAsked() | ev.PhaseDone():
-            job = step.state.jobs.get(event.job_id)
-            if job is not None and job.is_live:
-                hear(step, event, job)
-        case ev.ScratchRemoved() | ev.ScratchKept() | ev.ScratchUsed() | ev.ScratchUnwanted():
-            job = step.state.jobs.get(event.job_id)
-            if job is not None and job.shares:
-                hear_of_scratch(step, event, job)
-        case ev.DiskSeen():
-            step.state.stock.see(event.disk, event.problem)
-        case ev.CancelRequested() | ev.SuspendRequested() | ev.ResumeRequested():
-            job = step.state.jobs.get(event.job_id)
-            if job is not None and not job.state.is_final:
-                _on_wish(step, event, job)
         case _:
-            assert_never(event)
+            if isinstance(event, ev.StartFailed) and event.disk is not None:
+                state.stock.see(event.disk, event.problem)  # whatever has become of the job
+            job = state.jobs.get(event.job_id)
+            if job is not None and _concerns(event, job):
+                _react_of_job(step, event, job)
 
 
-def _on_drain(step: Step, event: ev.DrainBegun | ev.DrainEnded) -> None:
+def _concerns(event: ev.OneJobEvent, job: Job) -> bool:
+    """Whether it is about what the job is now. Of a job that runs no space is cleared."""
     match event:
-        case ev.DrainBegun():
-            before = step.state.drain
-            since_s = event.at_s if before is None else before.since_s
-            step.state.drain = Drain(since_s=since_s, by=event.by, reason=event.reason)
-            step.state.reservations = {}  # no start is promised any more
-        case ev.DrainEnded():
-            step.state.drain = None
+        case ev.CancelRequested() | ev.SuspendRequested() | ev.ResumeRequested():
+            return not job.state.is_final
+        case ev.ScratchUnwanted():
+            return bool(job.shares) and not job.is_live
+        case ev.ScratchRemoved() | ev.ScratchKept():
+            return bool(job.shares) and not job.is_live and event.attempt == job.attempt
+        case ev.ScratchUsed():
+            return bool(job.shares) and job.is_live and event.attempt == job.attempt
+        case ev.JobStarted() | ev.StartFailed() | ev.JobExited():
+            return job.is_live and event.attempt == job.attempt
+        case _:
+            return job.is_live
 
 
-def _on_revoked(step: Step, job_id: JobId) -> None:
-    if job_id in step.state.jobs:
-        step.remove(job_id)
-
-
-def _on_life(step: Step, event: ev.JobStarted | ev.StartFailed | ev.JobExited) -> None:
-    """What is told of a disk is so whatever has become of the job."""
-    if isinstance(event, ev.StartFailed) and event.disk is not None:
-        step.state.stock.see(event.disk, event.problem)
-    job = step.state.jobs.get(event.job_id)
-    if job is None or not job.is_live or job.attempt != event.attempt:
-        return
+def _react_of_job(step: Step, event: ev.OneJobEvent, job: Job) -> None:
     match event:
         case ev.JobStarted():
             _on_started(step, job)
@@ -119,6 +103,50 @@ def _on_life(step: Step, event: ev.JobStarted | ev.StartFailed | ev.JobExited) -
             _on_start_failed(step, event, job)
         case ev.JobExited():
             _on_exited(step, event, job)
+        case ev.JobSuspended():
+            _on_suspended(step, job)
+        case ev.JobResumed():
+            _on_resumed(step, job)
+        case ev.FoundFrozen():
+            _on_found_frozen(step, job)
+        case ev.SuspendFailed():
+            _on_suspend_failed(step, event, job)
+        case ev.StopDelayed():
+            _on_delayed(step, event, job)
+        case ev.CapFailed():
+            step.state.caps.pop(job.id, None)  # nothing to take back
+            step.state.uncappable[job.id] = None
+        case ev.CancelRequested():
+            _on_cancel(step, event, job)
+        case ev.SuspendRequested():
+            _on_user_suspend(step, event, job)
+        case ev.ResumeRequested():
+            _on_user_resume(step, job)
+        case ev.PhaseAsked():
+            if job.phase is None:  # asked twice, the first time counts
+                asked = Phase(asked_s=event.at_s, expect_bytes=event.expect_bytes)
+                step.put(with_fields(job, phase=asked, reason=_reason_left(job)))
+        case ev.PhaseDone():
+            if job.phase is not None:
+                step.put(with_fields(job, phase=None, reason=_reason_left(job)))
+        case ev.ScratchRemoved():
+            step.put(with_fields(job, shares=(), scratch_kept=None, scratch_kept_since_s=None))
+        case ev.ScratchKept():
+            _on_scratch_kept(step, event, job)
+        case ev.ScratchUsed():
+            _on_scratch_used(step, event, job)
+        case ev.ScratchUnwanted():
+            why = Reason(code="ScratchRemove", text=f"'iod scratch remove' by {event.by}")
+            _begin_clearing(step, job, why, event.by)
+        case _:
+            assert_never(event)
+
+
+def _on_delayed(step: Step, event: ev.StopDelayed, job: Job) -> None:
+    if job.state is JobState.STOPPING:
+        step.put(with_fields(job, reason=Reason(code=_STOP_DELAYED, text=event.problem)))
+    elif job.wants_freeze != job.frozen:
+        step.put(with_fields(job, reason=Reason(code=_HOLD_DELAYED, text=event.problem)))
 
 
 def _on_exited(step: Step, event: ev.JobExited, job: Job) -> None:
@@ -131,54 +159,12 @@ def _on_exited(step: Step, event: ev.JobExited, job: Job) -> None:
         step.requeue(job, again, happened_s=event.at_s)
         _keep_held(step, job)
     else:
-        step.move(job, _end_state(job), _end_reason(job, event.note), happened_s=event.at_s)
+        end, why = _end_of(job, event.exit, event.note)
+        step.move(job, end, why, happened_s=event.at_s)
         step.state.outlook.learn(step.state.jobs[job.id])
     if peak_bytes is not None:
         is_whole = step.state.jobs[job.id].state is JobState.COMPLETED
         step.note_peak(kind_of(job), peak_bytes, is_whole=is_whole)
-
-
-def _on_word(
-    step: Step,
-    event: ev.JobSuspended
-    | ev.JobResumed
-    | ev.FoundFrozen
-    | ev.CapFailed
-    | ev.SuspendFailed
-    | ev.StopDelayed,
-    job: Job,
-) -> None:
-    match event:
-        case ev.JobSuspended():
-            _on_suspended(step, job)
-        case ev.JobResumed():
-            _on_resumed(step, job)
-        case ev.FoundFrozen():
-            _on_found_frozen(step, job)
-        case ev.CapFailed():
-            step.state.caps.pop(job.id, None)  # nothing to take back
-            step.state.uncappable[job.id] = None
-        case ev.SuspendFailed():
-            _on_suspend_failed(step, event, job)
-        case ev.StopDelayed():
-            reason = Reason(code=_STOP_DELAYED, text=event.problem)
-            if job.state is JobState.STOPPING:
-                step.put(with_fields(job, reason=reason))
-            elif job.wants_freeze != job.frozen:
-                reason = Reason(code=_HOLD_DELAYED, text=event.problem)
-                step.put(with_fields(job, reason=reason))
-
-
-def _on_wish(
-    step: Step, event: ev.CancelRequested | ev.SuspendRequested | ev.ResumeRequested, job: Job
-) -> None:
-    match event:
-        case ev.CancelRequested():
-            _on_cancel(step, event, job)
-        case ev.SuspendRequested():
-            _on_user_suspend(step, event, job)
-        case ev.ResumeRequested():
-            _on_user_resume(step, job)
 
 
 def _on_started(step: Step, job: Job) -> None:
@@ -327,7 +313,7 @@ def _on_requeue(step: Step, event: ev.RequeueRequested) -> None:
     does a job that was running and that somebody else put back.
     """
     if event.job_id not in step.state.jobs and event.ended is not None:
-        step.recall(event.ended)
+        step.state.add(event.ended)
     job = step.state.jobs.get(event.job_id)
     reason = Reason(code="Requeued", text=f"requeued by {event.by}")
     if job is None:
@@ -371,7 +357,7 @@ def _on_user_suspend(step: Step, event: ev.SuspendRequested, job: Job) -> None:
 def _on_user_resume(step: Step, job: Job) -> None:
     is_free = not (job.user_hold or job.io_hold or job.freeze_asked or job.frozen)
     if job.state is JobState.RUNNING and is_free:  # it has stopped itself
-        step.decide(Resume(job_id=job.id))
+        step.decisions.append(Resume(job_id=job.id))
     job = with_fields(job, user_hold=False, held_by_uid=None)
     if job.state is JobState.HELD:
         step.move(job, JobState.PENDING)
@@ -399,27 +385,127 @@ def _hold_reason(job: Job) -> Reason:
     return Reason(code="Adopted", text="was found standing still; it is being resumed")
 
 
-def _end_state(job: Job) -> JobState:
-    assert job.exit is not None
-    if job.exit.out_of_memory:
-        return JobState.OUT_OF_MEMORY
+def _end_of(job: Job, ended: Exit, note: str) -> tuple[JobState, Reason | None]:
+    """What its end is called, and why."""
+    if ended.out_of_memory:
+        text = note or "killed because memory ran out"
+        return JobState.OUT_OF_MEMORY, Reason(code="OutOfMemory", text=text)
     if job.stop is not None:
-        return job.stop
-    if job.exit.code is None and job.exit.signal is None:
-        return JobState.LOST
-    return JobState.COMPLETED if job.exit.code == 0 else JobState.FAILED
+        return job.stop, job.stop_reason
+    if ended.signal is not None:
+        text = note or f"ended by signal {ended.signal}"
+        return JobState.FAILED, Reason(code="Signal", text=text)
+    if ended.code is None:
+        return JobState.LOST, Reason(code="Lost", text=note or "its exit could not be learned")
+    if ended.code != 0:
+        text = note or f"exit code {ended.code}"
+        return JobState.FAILED, Reason(code="ExitCode", text=text)
+    return JobState.COMPLETED, Reason(code="Note", text=note) if note else None
 
 
-def _end_reason(job: Job, note: str) -> Reason | None:
-    assert job.exit is not None
-    if job.exit.out_of_memory:
-        return Reason(code="OutOfMemory", text=note or "killed because memory ran out")
-    if job.stop is not None:
-        return job.stop_reason
-    if job.exit.signal is not None:
-        return Reason(code="Signal", text=note or f"ended by signal {job.exit.signal}")
-    if job.exit.code is None:
-        return Reason(code="Lost", text=note or "its exit could not be learned")
-    if job.exit.code != 0:
-        return Reason(code="ExitCode", text=note or f"exit code {job.exit.code}")
-    return Reason(code="Note", text=note) if note else None
+def grant(step: Step, job: Job) -> None:
+    """The job has its turn from now on; nothing for one that does not wait for it."""
+    if job.phase is None or job.phase.granted_s is not None:
+        return
+    step.put(with_fields(job, phase=msgspec.structs.replace(job.phase, granted_s=step.now_s)))
+    step.decisions.append(Grant(job_id=job.id))
+
+
+def revoke(step: Step, job: Job, why: Reason | None) -> None:
+    """The job's phase counts as over, unless the controller itself let it go on."""
+    if job.has_turn and not job.is_immune(step.now_s):
+        reason = why if job.state is JobState.RUNNING else job.reason
+        step.put(with_fields(job, phase=None, reason=reason))
+
+
+def _reason_left(job: Job) -> Reason | None:
+    """What is said of a turn that was lost is said until the next word of the job."""
+    is_said = job.state is JobState.RUNNING and job.reason is not None and job.reason.code == TURN
+    return None if is_said else job.reason
+
+
+def wait_ends_s(rules: Rules, job: Job) -> float | None:
+    """When a job that waits for its turn goes on in any case; None: it does not wait, or never.
+
+    To wait for a turn is to stand still for others' I/O: the same guard stands before it.
+    """
+    limit_s = rules.longest_suspension_s(job)
+    if job.phase is None or job.phase.granted_s is not None or limit_s is None:
+        return None
+    return job.phase.asked_s + limit_s
+
+
+def end_keeping(step: Step) -> None:
+    """Have removed what could not be copied out and has been kept for as long as it may be."""
+    keep_s = step.state.stock.keep_s
+    if keep_s is None:
+        return
+    kept = step.state.stock.kept_since_s.items()
+    ended = [job_id for job_id, since_s in kept if since_s + keep_s <= step.now_s]
+    why = Reason(
+        code="ScratchKeep", text=f"nobody had it copied for {duration(keep_s)} (scratch_keep)"
+    )
+    for job_id in sorted(ended):
+        _begin_clearing(step, step.state.jobs[job_id], why)
+
+
+def _on_scratch_kept(step: Step, event: ev.ScratchKept, job: Job) -> None:
+    """Since when is counted from the first word of it, whatever is told or tried later."""
+    since_s = job.scratch_kept_since_s
+    if event.is_result is not None:
+        since_s = (event.at_s if since_s is None else since_s) if event.is_result else None
+    kept = Reason(code=KEPT, text=event.problem)
+    step.put(with_fields(job, scratch_kept=kept, scratch_kept_since_s=since_s))
+
+
+def _begin_clearing(step: Step, job: Job, why: Reason, by: str = "") -> None:
+    """Nobody wants it: also after a restart, and whatever keeps it then."""
+    job = with_fields(job, scratch_unwanted=why, scratch_unwanted_by=by)
+    step.put(with_fields(job, scratch_kept=None))
+    step.decisions.append(clearing_of(job))
+
+
+def _on_scratch_used(step: Step, event: ev.ScratchUsed, job: Job) -> None:
+    if not event.is_over:
+        if job.scratch_over is not None:
+            step.put(with_fields(job, scratch_over=None))
+        return
+    asked = sum(share.size_bytes for share in job.shares)
+    used = ("" if event.is_all else "at least ") + told_bytes(event.used_bytes)
+    text = f"has {used} in its scratch space and asked for {told_bytes(asked)}"
+    if not event.is_all and event.used_bytes <= asked:
+        text += "; what else it has cannot be measured: something may be mounted there"
+    reason = Reason(code="ScratchOver", text=text)
+    most = max(job.scratch_most_bytes, event.used_bytes if event.used_bytes > asked else 0)
+    step.put(with_fields(job, scratch_over=reason, scratch_most_bytes=most))
+    if not event.ends:
+        return
+    job = step.state.jobs[job.id]
+    if job.state is JobState.STOPPING:
+        step.hasten(job, step.now_s + END_GRACE_S)
+    else:
+        step.stop(job, JobState.CANCELLED, reason, END_GRACE_S)
+
+
+def end_overfull(step: Step, sample: Sample, most_bytes: int, grace_s: float) -> None:
+    """Ask every started job whose output is larger to end, or end it sooner.
+
+    Args:
+        sample: what was read. One that began before the job did is of the attempt before.
+    """
+    for job_id, counters in sample.jobs.items():
+        taken_bytes = counters.output_bytes
+        if taken_bytes is None or taken_bytes <= most_bytes:
+            continue
+        job = step.state.jobs.get(job_id)
+        if job is None or job.started_s is None or job.started_s > sample.at_s:
+            continue
+        if job.state is JobState.STOPPING:
+            step.hasten(job, step.now_s + grace_s)
+        elif job.state is JobState.RUNNING or job.state in SUSPENDED:
+            taken, most = told_bytes(taken_bytes), told_bytes(most_bytes)
+            text = (
+                f"its output took {taken}, more than the {most} of output_max; "
+                "'iod submit -o FILE' writes it elsewhere"
+            )
+            step.stop(job, JobState.FAILED, Reason(code="OutputMax", text=text), grace_s)

@@ -22,18 +22,17 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from iodaemon.core.job import Job, JobKind, JobSpec
-from iodaemon.core.launcher import (
+from iodaemon.core.program import (
+    LITTLE_WORK,
+    NO_WORK,
+    interpreted,
     interpreter_of,
-    is_module,
     is_shell,
-    options_of,
     script_of,
     shell_words,
-    takes_next,
-    takes_program,
+    simple_commands,
     without_launchers,
 )
-from iodaemon.core.shell_line import LITTLE_WORK, NO_WORK, simple_commands
 
 Kind = Literal["name", "command", "like", "program"]
 KINDS: Final = ("name", "command", "like", "program")
@@ -63,12 +62,10 @@ class Key(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """As people see and write it."""
         return f"{self.kind}:{self.text}"
 
 
 def keys_of(job: Job) -> tuple[Key, ...]:
-    """The job's keys, from the specific to the general."""
     spec = job.spec
     return _find_keys(job.uid, spec.name, spec.command, spec.cwd)
 
@@ -83,7 +80,6 @@ def kind_of(job: Job) -> JobKind:
 
 
 def kind_of_key(key: Key) -> JobKind:
-    """The kind of the jobs that have this key; of most keys there is none."""
     return JobKind(f"{key.uid} {key.shown}")
 
 
@@ -176,7 +172,6 @@ def _work_of(command: Sequence[str], depth: int) -> tuple[str, tuple[str, ...] |
 
 
 def _of_shell(shell: str, rest: Sequence[str], depth: int) -> tuple[str, tuple[str, ...] | None]:
-    """A script, or a line of commands."""
     is_line, words = shell_words(rest)
     if is_line:
         line = words[0] if words else ""
@@ -199,24 +194,16 @@ def _of_interpreter(
     name: str, interpreter: str, rest: Sequence[str]
 ) -> tuple[str, tuple[str, ...] | None]:
     """A script or module; a program in the command line itself has a pattern and no name."""
-    values, programs = options_of(interpreter)
-    words = rest
-    if interpreter == "R" and words and words[0] == "CMD":
-        words = words[2:]
-    while words and words[0].startswith("-"):
-        word, words = words[0], words[1:]
-        if word == "--":
-            break
-        if words and is_module(word, interpreter):
-            option = word if word == "-jar" else "-m"
-            return f"{name} {option} {_generalised_name(_base(words[0]))}", pattern_of(words[1:])
-        if takes_program(word, values, programs):
-            return "", (name, *pattern_of(" ".join((word, *words)).split()))
-        if takes_next(word, values):
-            words = words[1:]
-    if words:
-        return _generalised_name(_base(words[0])), pattern_of(words[1:])
-    return name, pattern_of(rest)
+    words = rest[2:] if interpreter == "R" and rest and rest[0] == "CMD" else rest
+    found = interpreted(interpreter, words)
+    if found.given_as == "text":
+        return "", (name, *pattern_of(" ".join(found.words).split()))
+    if not found.words:
+        return name, pattern_of(rest)
+    program = _generalised_name(_base(found.words[0]))
+    if found.given_as == "module":
+        program = f"{name} {'-jar' if found.option == '-jar' else '-m'} {program}"
+    return program, pattern_of(found.words[1:])
 
 
 def pattern_of(words: Sequence[str]) -> tuple[str, ...]:

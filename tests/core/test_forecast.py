@@ -1,22 +1,109 @@
-"""What earlier runs teach of later jobs, and how surely."""
+"""What is expected of a job: what it says, what those like it did, what it has done until now."""
 
 import itertools
 import math
 from collections import Counter
 
+import msgspec
 import pytest
-from builders import MB, job
+from builders import MB, counters, exited, job, remembered, sample, started, submitted
+from builders import platform as machine
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.core.book import LEAST_CONFIDENCE, WORTH
-from iodaemon.core.fading import HALF_LIFE_S
-from iodaemon.core.hindsight import FLOOR_BYTES_PER_S, hindsight, moved_bytes_per_s
-from iodaemon.core.job import FINAL, IoTotals, JobState
-from iodaemon.core.prediction import UNKNOWN, Prediction
-from iodaemon.core.recollection import TRUSTED, Recollection
-from iodaemon.core.signature import Key, keys_of
-from iodaemon.core.trace import Trace
+from iodaemon.core.controller import Controller
+from iodaemon.core.decision import AdmissionPlan, Placed
+from iodaemon.core.forecast import (
+    FAR_SURER,
+    FLOOR_BYTES_PER_S,
+    HALF_LIFE_S,
+    KEPT,
+    LEAST_CONFIDENCE,
+    TRUSTED,
+    WORTH,
+    Answer,
+    Fading,
+    Outlook,
+    Recollection,
+    Trace,
+    hindsight,
+    moved_bytes_per_s,
+    preferred,
+)
+from iodaemon.core.job import FINAL, UNKNOWN, IoTotals, JobId, JobState, Prediction, Reason
+from iodaemon.core.meter import Meter
+from iodaemon.core.platform import PartitionId
+from iodaemon.core.similarity import KINDS, Key, keys_of
+from iodaemon.core.state import State
+
+VALUES = st.floats(-100.0, 100.0)
+TIMES = st.floats(0.0, 400 * 86400.0)
+SPELLS = st.lists(st.tuples(VALUES, TIMES), min_size=1, max_size=30)
+
+
+def mean_of(runs):
+    fading = Fading()
+    for value, at_s in runs:
+        fading.add(value, at_s)
+    return fading
+
+
+def by_hand(runs):
+    """Mean, spread and weight as the docstring has it; runs in the order of their ends."""
+    last_s = runs[-1][1]
+    weights = [
+        KEPT ** (len(runs) - 1 - place) * 0.5 ** ((last_s - at_s) / HALF_LIFE_S)
+        for place, (_, at_s) in enumerate(runs)
+    ]
+    total = sum(weights)
+    mean = sum(w * value for w, (value, _) in zip(weights, runs, strict=True)) / total
+    squares = sum(w * (value - mean) ** 2 for w, (value, _) in zip(weights, runs, strict=True))
+    return mean, math.sqrt(squares / total), total
+
+
+def test_of_one_run_the_mean_is_that_run():
+    fading = mean_of([(5.0, 100.0)])
+
+    assert (5.0, 0.0, 1.0, 1) == (fading.mean, fading.spread, fading.weight, fading.count)
+
+
+def test_of_two_at_once_the_later_one_counts_a_little_more():
+    assert pytest.approx((1.0 + 0.9 * 0.0) / 1.9) == mean_of([(0.0, 5.0), (1.0, 5.0)]).mean
+
+
+def test_after_a_half_life_a_run_counts_half():
+    fading = mean_of([(0.0, 0.0), (1.0, HALF_LIFE_S)])
+
+    assert pytest.approx(1.0 / 1.45) == fading.mean
+    assert pytest.approx(0.5 * fading.weight) == fading.weight_at(2 * HALF_LIFE_S)
+
+
+def test_time_before_the_last_run_makes_it_no_younger():
+    fading = mean_of([(1.0, 100.0)])
+
+    assert 1.0 == fading.weight_at(0.0)
+
+
+@given(SPELLS)
+def test_it_is_as_by_hand_in_either_direction(runs):
+    runs = sorted(runs, key=lambda run: run[1])
+    runs = [run for place, run in enumerate(runs) if not place or run[1] > runs[place - 1][1]]
+    forward, backward = mean_of(runs), mean_of(runs[::-1])
+
+    expected = pytest.approx(by_hand(runs), rel=1e-6, abs=1e-4)
+    assert expected == (forward.mean, forward.spread, forward.weight)
+    assert expected == (backward.mean, backward.spread, backward.weight)
+
+
+@given(SPELLS)
+def test_in_any_order_the_mean_lies_among_the_values(runs):
+    fading = mean_of(runs)
+    values = [value for value, _ in runs]
+
+    assert min(values) - 1e-9 <= fading.mean <= max(values) + 1e-9
+    assert 0.0 <= fading.weight <= 1.0 / (1.0 - KEPT) + 1e-9
+    assert math.isfinite(fading.spread)
+
 
 DAY_S = 86400.0
 NUMBERS = itertools.count(1)
@@ -159,7 +246,7 @@ def test_a_run_whose_io_is_not_known_teaches_nothing(fields):
 
 
 def test_a_run_cut_off_by_its_walltime_says_nothing_of_run_times():
-    [row, *_] = taught(ran(state=JobState.TIMEOUT)).remembered(0.0)
+    [row, *_] = remembered(taught(ran(state=JobState.TIMEOUT)), 0.0)
 
     assert row.run_s is None
 
@@ -293,7 +380,7 @@ def test_nobodys_runs_push_out_what_is_known_of_one_who_has_less(uids, backwards
     for number in reversed(range(len(uids))) if backwards else range(len(uids)):
         seen.take(trace(at_s=float(number), uid=uids[number], command=(f"./p{number}",)))
 
-    counts = Counter(each.key.uid for each in seen.remembered(1e3))
+    counts = Counter(each.key.uid for each in remembered(seen, 1e3))
     # A run has two keys here, and pushes out what it must one by one.
     assert sum(counts.values()) <= 8
     for uid, count in counts.items():
@@ -306,7 +393,7 @@ def test_what_is_remembered_of_all_users_is_shown_newest_first():
     for number, uid in enumerate([1, 2, 1, 2, 2, 1]):
         seen.take(trace(at_s=float(number), uid=uid, command=(f"./p{number}",)))
 
-    times = [each.last_s for each in seen.remembered(1e3)]
+    times = [each.last_s for each in remembered(seen, 1e3)]
     assert sorted(times, reverse=True) == times
 
 
@@ -332,7 +419,7 @@ def test_whatever_ran_what_is_told_is_within_what_was_seen(runs, now_s, most):
 
     told = seen.find(waits(now_s, command=("./x", "1"), name="a"))
     rates = [rate for made in runs if (rate := moved_bytes_per_s(made)) is not None]
-    assert len(list(seen.remembered(now_s))) <= most
+    assert len(remembered(seen, now_s)) <= most
     if told is not None:
         assert LEAST_CONFIDENCE <= told.confidence < 1.0
         lowest, highest = min(rates), max(rates)
@@ -395,10 +482,183 @@ def test_how_wrong_it_was_is_kept_by_source_and_by_key():
         foretold(16 * MB, 1 * MB, at_s=4.0, source="declared"),
     )
 
-    rows = {row.key.kind: row for row in seen.remembered(4.0)}
+    rows = {row.key.kind: row for row in remembered(seen, 4.0)}
     assert (2, 0) == (rows["command"].predictions, rows["like"].predictions)
     assert pytest.approx(4.0, rel=1e-2) == rows["command"].off
     assert rows["like"].off is None
     assert {"learned": 2, "declared": 1} == {s: a.jobs for s, a in seen.accuracy.items()}
     assert pytest.approx(16.0, rel=1e-2) == seen.accuracy["declared"].off
     assert math.isclose(2.0 ** (seen.accuracy["learned"].sum_doublings / 2), 4.0, rel_tol=1e-2)
+
+
+def answer(source, kind, confidence):
+    told = Prediction(rate_bytes_per_s=1.0, confidence=confidence, source=source, by=f"{kind}:x")
+    return Answer(Key(1, kind, "x"), told)
+
+
+SURE = st.floats(LEAST_CONFIDENCE, 1.0)
+
+
+@given(st.sampled_from(KINDS), SURE, st.sampled_from(KINDS), SURE)
+def test_the_less_specific_goes_first_only_where_it_is_far_surer(one, sure, other, surer):
+    learned, imported = answer("learned", one, sure), answer("imported", other, surer)
+
+    found = preferred(learned, imported)
+    left = learned if found is imported else imported
+    assert left.confidence <= FAR_SURER * found.confidence
+    if left.worth > found.worth or (left.worth == found.worth and left is learned):
+        assert found.confidence > FAR_SURER * left.confidence
+    assert preferred(learned, None) is learned
+    assert preferred(None, imported) is imported
+
+
+LEARNED = Prediction(rate_bytes_per_s=7.0, confidence=0.9, source="learned")
+
+
+class Remembering:
+    """An experience that knows of every job, once one has ended."""
+
+    def __init__(self, told=LEARNED):
+        self.asked, self.learned, self._told = [], [], told
+
+    def find(self, made):
+        self.asked.append(made.id)
+        return self._told if self.learned else None
+
+    def learn(self, made):
+        self.learned.append(made)
+        return keys_of(made)
+
+
+def test_of_a_job_that_says_nothing_nothing_is_expected():
+    assert UNKNOWN == Outlook(Meter()).expected(job())
+    assert not UNKNOWN.is_known
+
+
+@pytest.mark.parametrize(
+    ("fields", "rate", "burst"),
+    [
+        ({}, 40.0, 40.0),
+        ({"io_share": 0.25}, 10.0, 40.0),
+        ({"io_share": 1.0}, 40.0, 40.0),
+    ],
+)
+def test_a_declared_rate_is_that_of_the_time_in_io(fields, rate, burst):
+    found = Outlook(Meter()).expected(job(io_rate_bytes_per_s=40.0, **fields))
+
+    assert (rate, burst) == (found.rate_bytes_per_s, found.burst_bytes_per_s)
+    assert "declared" == found.source
+
+
+def test_declared_operations_are_of_the_time_in_io_too():
+    made = job(io_rate_bytes_per_s=0.0, io_operations_per_s=1000.0, io_share=0.5)
+
+    assert 500.0 == Outlook(Meter()).expected(made).operations_per_s
+
+
+def test_what_a_job_says_goes_before_experience():
+    experience = Remembering()
+    experience.learn(job())
+
+    limited = job(io_rate_bytes_per_s=1.0, walltime_s=60.0)
+    assert "declared" == Outlook(Meter(), experience).expected(limited).source
+    assert [] == experience.asked
+
+
+def test_how_long_a_job_without_walltime_runs_is_learned_whatever_it_says_of_its_io():
+    experience = Remembering(msgspec.structs.replace(LEARNED, run_s=90.0))
+    experience.learn(job())
+
+    found = Outlook(Meter(), experience).expected(job(io_rate_bytes_per_s=1.0))
+
+    assert (1.0, "declared", 90.0) == (found.rate_bytes_per_s, found.source, found.run_s)
+
+
+def test_experience_is_asked_once_until_something_was_learned():
+    experience = Remembering()
+    outlook = Outlook(Meter(), experience)
+
+    assert [UNKNOWN, UNKNOWN] == [outlook.expected(job()), outlook.expected(job())]
+    outlook.learn(job(2, state=JobState.COMPLETED))
+    assert [LEARNED, LEARNED] == [outlook.expected(job()), outlook.expected(job())]
+    assert [1, 1] == experience.asked
+
+
+def test_what_was_learned_of_others_leaves_what_is_known_of_a_job():
+    experience = Remembering()
+    outlook = Outlook(Meter(), experience)
+    outlook.expected(job(1, command=("a", "b")))
+    outlook.expected(job(2, command=("b", "c")))
+
+    outlook.learn(job(3, state=JobState.COMPLETED, command=("b", "c")))
+    for number, command in ((1, ("a", "b")), (2, ("b", "c"))):
+        outlook.expected(job(number, command=command))
+
+    assert [1, 2, 2] == experience.asked
+
+
+def test_nothing_is_kept_of_a_job_that_is_forgotten():
+    outlook = Outlook(Meter(), Remembering())
+    outlook.expected(job(1))
+
+    outlook.forget(JobId(1))
+
+    assert [{}, {}, {}] == [outlook._hints, outlook._kinds, outlook._jobs_of]
+
+
+def test_of_one_that_runs_and_said_nothing_the_mean_until_now_is_expected():
+    meter = Meter()
+    made = job(state=JobState.RUNNING)
+    meter.take(sample(4.0, {1: counters(100, 300)}), run_s={JobId(1): 4.0})
+
+    found = Outlook(meter).expected(made)
+    assert (100.0, "measured") == (found.rate_bytes_per_s, found.source)
+
+
+def test_a_job_whose_counters_are_unknown_stays_unknown():
+    meter = Meter()
+    meter.take(sample(4.0, {1: counters(None, None)}), run_s={JobId(1): 4.0})
+
+    assert UNKNOWN == Outlook(meter).expected(job(state=JobState.RUNNING))
+
+
+class Hasty:
+    """Starts the second job before the first."""
+
+    why = Reason(code="Test", text="it is in a hurry")
+
+    def decide(self, view, memory):
+        starts = tuple(
+            Placed(job_id=made.id, partition=PartitionId(0), why=self.why)
+            for made in view.pending
+            if made.id == 2
+        )
+        return AdmissionPlan(starts=starts), memory
+
+    def explain(self, view, made, memory):
+        return f"job {made.id} is in no hurry"
+
+
+def test_what_was_expected_and_why_it_was_preferred_is_kept_with_the_job(rig):
+    experience = Remembering()
+    state = State(machine(2), experience=experience)
+    controller = Controller(state, rig.controller.rules)
+    controller.rules = type(rig.controller.rules)(
+        name="hasty",
+        admission=Hasty(),
+        placement=rig.controller.rules.placement,
+        regulation=rig.controller.rules.regulation,
+    )
+    declared = job(2, io_rate_bytes_per_s=5.0)
+    plan = controller.step([submitted(job(1)), submitted(declared)])
+
+    assert Hasty.why == state.jobs[2].started_because
+    assert [Hasty.why] == [t.reason for t in plan.transitions if t.after is JobState.STARTING]
+    assert declared.spec.declared == state.jobs[2].expected
+    assert "job 1 is in no hurry" == controller.account(state.jobs[1])
+    assert "" == controller.account(state.jobs[2])
+
+    controller.step([started(1.0, 2)])
+    controller.step([exited(9.0, 2)])
+    assert [JobState.COMPLETED] == [made.state for made in experience.learned]
+    assert declared.spec.declared == experience.learned[0].expected
