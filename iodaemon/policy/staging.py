@@ -122,24 +122,6 @@ def _option(
     return Option(tier=tier.name, extra_s=longer_s, parts=parts)
 
 
-def have_room(free: Sequence[int], parts: Sequence[int]) -> bool:
-    """Whether the parts, of which all but the least are equal, find room on disks.
-
-    Args:
-        free: of each disk, bytes.
-        parts: the largest first.
-    """
-    if len(parts) == 1:
-        return max(free) >= parts[0]
-    block, rest, blocks = parts[0], parts[-1], len(parts)
-    if rest == block:
-        return sum(max(0, each) // block for each in free) >= blocks
-    whole = sum(max(0, each) // block for each in free)
-    if whole >= blocks:
-        return True
-    return whole == blocks - 1 and any(max(0, each) % block >= rest for each in free)
-
-
 class Wishes:
     """What jobs want, made once a job; carried from decision to decision.
 

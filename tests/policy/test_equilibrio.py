@@ -9,10 +9,8 @@ from queueing import SOCKETS, WORKLOADS, queued, run, running, submissions
 from scene import MB, NOW_S, Scene, pending, platform
 
 from iodaemon.core.job import JobId
-from iodaemon.policy.admission.equilibrio import Rule
-from iodaemon.policy.intensity import balance_of, scale_of
-from iodaemon.policy.line import brought_forward, line_of
-from iodaemon.policy.wording import told_way
+from iodaemon.policy.admission.equilibrio import Rule, brought_forward, line_of
+from iodaemon.policy.intensity import balance_of, scale_of, told_way
 
 ALPHAS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
 

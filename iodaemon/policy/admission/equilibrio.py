@@ -24,9 +24,9 @@ weighs in, and after ``longest_wait`` it alone decides.
    Without that, as published, a job can be passed for ever where ``alpha`` is 0.5 or more: with
    the worst delta it weighs ``alpha`` however old it is, with the best the last to come weighs
    ``1 - alpha``. And with bound ``max`` a large one is passed for as long as anything long runs.
-9. ``alpha = "auto"``: in each turn as much as the storage would be full (``iodaemon.policy.
-   reordering``, ours). Without ``bandwidth`` that is what the devices deliver, where it is known;
-   else, and for operations, as much as S and W are apart.
+9. ``alpha = "auto"``: in each turn as much as the storage would be full
+   (``iodaemon.policy.intensity``, ours). Without ``bandwidth`` that is what the devices deliver,
+   where it is known; else, and for operations, as much as S and W are apart.
 
 Needs: nothing; I/O hints and walltimes make it what it is.
 Source: Özden, Tarraf, Wolf, IEEE CLUSTER 2025, and its slides.
@@ -39,23 +39,42 @@ is as printed. Of the reservations the slides keep the maximum only: bound ``max
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Mapping
-from typing import Any, Literal
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any, Final, Literal
 
 import msgspec
 
-from iodaemon.core.decision import AdmissionPlan, StartLimit
+from iodaemon.core.decision import AdmissionPlan, Placed, StartLimit
 from iodaemon.core.job import Job, JobId, Reason
-from iodaemon.core.platform import Platform
+from iodaemon.core.platform import PartitionId, Platform
 from iodaemon.core.view import NotNow, View
-from iodaemon.policy.backfill import BACKFILL, find_shadow, latest_end_s, most_free
-from iodaemon.policy.bandwidth import Headroom
-from iodaemon.policy.intensity import Balance, Scale, balance_of, scale_of
-from iodaemon.policy.line import Line, brought_forward, line_of
-from iodaemon.policy.reordering import need_by_imbalance, need_by_load
-from iodaemon.policy.starting import ORDER, Turns, without
-from iodaemon.policy.wording import told_rate, told_span, told_way
+from iodaemon.policy.headroom import Headroom, told_rate
+from iodaemon.policy.intensity import (
+    Balance,
+    Scale,
+    balance_of,
+    need_by_imbalance,
+    need_by_load,
+    scale_of,
+    told_way,
+)
+from iodaemon.policy.shadow_time import (
+    BACKFILL,
+    find_shadow,
+    latest_end_s,
+    most_free,
+    told_passed,
+    told_span,
+)
+
+_ORDER: Final = "Order"
+"""The code of the reason why a job starts, or waits, by its rank."""
+
+Intensity = Callable[[Job], float | None]
+"""What is known of a job's I/O intensity; None: nothing."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,7 +120,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         alpha: reordering intensity, 0 (first come, first served) to 1 (I/O intensity alone), or
             "auto".
-        auto_most, auto_full: of "auto" (``iodaemon.policy.reordering``).
+        auto_most, auto_full: of "auto" (``iodaemon.policy.intensity``).
         bandwidth_bytes_per_s: of the whole storage, for "auto". None: the devices' capacities.
         bound: until when a backfilled job must have ended.
         longest_wait_s: who has waited for longer goes first, by arrival. None: as published.
@@ -162,22 +181,22 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     ) -> tuple[AdmissionPlan, Line]:
         """The plan, and the line without those who start."""
         waits = Reason(
-            code=ORDER, text=f"waits for free CPUs; who goes first is decided then, {self._by()}"
+            code=_ORDER, text=f"waits for free CPUs; who goes first is decided then, {self._by()}"
         )
         if most_free(view) == 0:
             return AdmissionPlan(rest=waits), line
-        turns = Turns(view, line, self._balance(line, running), self._late_s(view.now_s))
+        turns = _Turns(view, line, self._balance(line, running), self._late_s(view.now_s))
         blocked = self._take_turns(turns)
         if blocked is not None:
             self._backfill(turns, blocked)
             by = self._by_wait() if blocked.is_overdue else self._by()
-            waits = Reason(code=ORDER, text=f"job {blocked.job.id} goes first, {by}")
+            waits = Reason(code=_ORDER, text=f"job {blocked.job.id} goes first, {by}")
         elif (shut_by := turns.headroom.shut_by) is not None:
             waits = shut_by
         reasons = turns.refusals()
         if blocked is not None:
             reasons[blocked.job.id] = blocked.reason
-        starts, line = without(line, turns.outs)
+        starts, line = _without(line, turns.outs)
         return AdmissionPlan(starts=starts, reasons=reasons, rest=waits), line
 
     def explain(self, view: View, job: Job, memory: Any) -> str:  # noqa: ARG002 - as all rules
@@ -211,7 +230,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     # -- the turns -----------------------------------------------------------------------------
 
-    def _take_turns(self, turns: Turns) -> Blocked | None:
+    def _take_turns(self, turns: _Turns) -> Blocked | None:
         """Start the first of the line again and again; returns the first that finds no room."""
         while turns.has_room():
             line = turns.line
@@ -222,14 +241,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             answer = turns.draft.place(job)
             if isinstance(answer, NotNow):
                 return Blocked(job=job, scale=scale, reason=answer.reason, is_overdue=is_late)
-            if is_late and not turns.may_start(job):
+            if is_late and not turns.headroom.has_room(job):
                 turns.keep_slots(place, answer)
                 continue
             why = self._why_its_turn(scale, line.intensities[place])
             turns.take_turn(place, answer, self._by_wait() if is_late else why)
         return None
 
-    def _backfill(self, turns: Turns, first: Blocked) -> None:
+    def _backfill(self, turns: _Turns, first: Blocked) -> None:
         """Start those of the line that end before the bound, in the order of the last turn."""
         is_by_max = self.bound == "max" and not first.is_overdue
         bound_s = self._bound_s(turns, first.job, is_by_max=is_by_max)
@@ -247,7 +266,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         limit = "the last that runs" if is_by_max else "room for that one is expected"
         for _, place in sorted(zip(weights, places, strict=True)):
             job = line.jobs[place]
-            if job is first.job or line.cpus[place] > free or not turns.may_start(job):
+            if job is first.job or line.cpus[place] > free or not turns.headroom.has_room(job):
                 continue
             answer = turns.draft.place(job)
             if isinstance(answer, NotNow):
@@ -258,7 +277,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             turns.start(job, answer, why, BACKFILL)
             free = most_free(turns.draft)
 
-    def _bound_s(self, turns: Turns, first: Job, *, is_by_max: bool) -> float | None:
+    def _bound_s(self, turns: _Turns, first: Job, *, is_by_max: bool) -> float | None:
         if is_by_max:
             return latest_end_s(turns.draft.live, turns.now_s)
         shadow = find_shadow(turns.draft, first, turns.now_s)
@@ -355,3 +374,211 @@ def _is_the_same(memory: Memory, view: View, running: Mapping[JobId, float | Non
     then = (memory.sampled_s, memory.headroom, memory.limit, memory.running.keys())
     now = (view.sampled_s, view.io_headroom_bytes_per_s, view.start_limit, running.keys())
     return then == now
+
+
+# -- the queue by arrival --------------------------------------------------------------------------
+
+
+class Line:
+    """The queue by arrival; who starts leaves it.
+
+    Attributes:
+        jobs: ordered by arrival, equal ones as they came in.
+        arrivals_s: when each came, rising.
+        cpus: slots that each asks for.
+        walltimes_s: infinite where there is none.
+        intensities: None where nothing is known.
+        known: those that are known, rising.
+    """
+
+    __slots__ = ("arrivals_s", "cpus", "intensities", "jobs", "known", "walltimes_s")
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.arrivals_s: list[float] = []
+        self.cpus: list[int] = []
+        self.walltimes_s: list[float] = []
+        self.intensities: list[float | None] = []
+        self.known: list[float] = []
+
+    def copy(self) -> Line:
+        """The same line, to be changed."""
+        other = Line()
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name).copy())
+        return other
+
+    def append(self, job: Job, intensity: float | None) -> None:
+        """A job that came no earlier than the last."""
+        self.jobs.append(job)
+        self.arrivals_s.append(job.queued_s)
+        self.cpus.append(job.spec.cpus)
+        walltime_s = job.spec.walltime_s
+        self.walltimes_s.append(math.inf if walltime_s is None else walltime_s)
+        self.intensities.append(intensity)
+        if intensity is not None:
+            insort(self.known, intensity)
+
+    def remove(self, place: int) -> None:
+        """The job at this place has left."""
+        intensity = self.intensities[place]
+        if intensity is not None:
+            del self.known[bisect_left(self.known, intensity)]
+        del self.jobs[place], self.arrivals_s[place], self.cpus[place]
+        del self.walltimes_s[place], self.intensities[place]
+
+    def only(self, places: list[int]) -> Line:
+        """The line of the jobs at these places, which rise."""
+        other = Line()
+        for name in ("jobs", "arrivals_s", "cpus", "walltimes_s", "intensities"):
+            column = getattr(self, name)
+            setattr(other, name, [column[place] for place in places])
+        other.known = sorted(x for x in other.intensities if x is not None)
+        return other
+
+    def place_of(self, job: Job) -> int:
+        """Where the job, which is in it, stands."""
+        place = bisect_left(self.arrivals_s, job.queued_s)
+        while self.jobs[place].id != job.id:
+            place += 1
+        return place
+
+
+def line_of(jobs: Iterable[Job], intensity_of: Intensity) -> Line:
+    """The line of jobs in queue order."""
+    line = Line()
+    for job in sorted(jobs, key=attrgetter("queued_s")):
+        line.append(job, intensity_of(job))
+    return line
+
+
+def brought_forward(line: Line, jobs: list[Job], intensity_of: Intensity) -> Line:
+    """The line of these jobs, by way of an earlier one; the very same where nothing changed.
+
+    Args:
+        line: of before; left as it is.
+        jobs: in queue order.
+        intensity_of: gives what it gave when the line was made.
+    """
+    count = len(line.jobs)
+    if jobs[:count] != line.jobs:
+        return line_of(jobs, intensity_of)
+    new = jobs[count:]
+    if not new:
+        return line
+    arrivals_s = [*line.arrivals_s[-1:], *(job.queued_s for job in new)]
+    if any(late < early for early, late in pairwise(arrivals_s)):
+        return line_of(jobs, intensity_of)
+    longer = line.copy()
+    for job in new:
+        longer.append(job, intensity_of(job))
+    return longer
+
+
+# -- one decision ----------------------------------------------------------------------------------
+
+
+class _Out(msgspec.Struct, frozen=True, kw_only=True):
+    """A start, and what to say if others had come earlier, under which code."""
+
+    placed: Placed
+    job: Job
+    why: str
+    code: str = _ORDER
+
+
+class _Turns:
+    """What one decision comes to: the line gets shorter, the draft fuller.
+
+    Args:
+        view: the state.
+        line: all that wait; left as it is.
+        balance: S and W before.
+        late_s: who came before this instant has waited for too long.
+
+    Attributes:
+        line: those who may start.
+        balance: S and W now.
+        draft: where they start.
+        outs: who starts, in this order.
+        headroom: what regulation leaves.
+    """
+
+    def __init__(self, view: View, line: Line, balance: Balance, late_s: float) -> None:
+        self.draft = view.draft()
+        self.now_s = view.now_s
+        self.line = line.copy()
+        self.balance = balance
+        self.outs: list[_Out] = []
+        self._late_s = late_s
+        self.headroom = Headroom(view)
+        self._left_out: list[Job] = []
+        self._leave_out()
+
+    def has_room(self) -> bool:
+        """Whether the smallest in the line would fit, and regulation might let it start."""
+        if self.headroom.shut_by is not None:
+            return False
+        most = most_free(self.draft)
+        return most > 0 and bool(self.line.jobs) and most >= min(self.line.cpus)
+
+    def is_overdue(self) -> bool:
+        """Whether the first of the line, which is not empty, has waited for too long."""
+        return self.line.arrivals_s[0] < self._late_s
+
+    def refusals(self) -> dict[JobId, Reason]:
+        """Of those whom regulation leaves no room, why not."""
+        told = ((job.id, self.headroom.refusal(job)) for job in self._left_out)
+        return {job_id: reason for job_id, reason in told if reason is not None}
+
+    def start(self, job: Job, partition: PartitionId, why: str, code: str = _ORDER) -> None:
+        """The job starts; it stays in the line."""
+        placed = self.draft.start(job, partition)
+        self.outs.append(_Out(placed=placed, job=job, why=why, code=code))
+        self.headroom.take(job)
+
+    def take_turn(self, place: int, partition: PartitionId, why: str) -> None:
+        """The job at this place of the line starts, and counts for those that follow."""
+        self.start(self.line.jobs[place], partition, why)
+        self.balance = self.balance.with_running(self.line.intensities[place])
+        self.line.remove(place)
+        self._leave_out()
+
+    def keep_slots(self, place: int, partition: PartitionId) -> None:
+        """The job at this place waits for regulation alone: nobody else gets its slots."""
+        job = self.line.jobs[place]
+        self.draft.start(job, partition)
+        self._left_out.append(job)
+        self.line.remove(place)
+
+    def _leave_out(self) -> None:
+        """Those that regulation does not let start are not in the line, but for the overdue."""
+        if self.headroom.lets_all or self.headroom.shut_by is not None:
+            return
+        line, stay = self.line, []
+        for place, job in enumerate(line.jobs):
+            if line.arrivals_s[place] < self._late_s or self.headroom.has_room(job):
+                stay.append(place)
+            else:
+                self._left_out.append(job)
+        if len(stay) < len(line.jobs):
+            self.line = line.only(stay)
+
+
+def _without(line: Line, outs: list[_Out]) -> tuple[tuple[Placed, ...], Line]:
+    """The starts, those before whom others had come with a reason, and the line without them."""
+    if not outs:
+        return (), line
+    places = {out.job.id: line.place_of(out.job) for out in outs}
+    gone = sorted(places.values())
+    before = {place: number for number, place in enumerate(gone)}
+    starts = []
+    for out in outs:
+        place = places[out.job.id]
+        passed = place - before[place]
+        why = Reason(code=out.code, text=f"{out.why}; {told_passed(passed)}") if passed else None
+        starts.append(msgspec.structs.replace(out.placed, why=why))
+    shorter = line.copy()
+    for place in reversed(gone):
+        shorter.remove(place)
+    return tuple(starts), shorter

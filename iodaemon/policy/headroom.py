@@ -12,7 +12,6 @@ from typing import Final
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.start_gate import StartGate
 from iodaemon.core.view import View
-from iodaemon.policy.wording import told_rate
 
 IO_BUDGET: Final = "IoBudget"
 """The code of the reason of a job for which there is no room in a budget."""
@@ -27,13 +26,10 @@ NEXT_TO_NOTHING: Final = 0.01
 _ROUNDING: Final = 1e-9
 """Part of a budget by which sums of rates may be wrong."""
 
-Demand = Callable[[Job], float]
-"""What a job is expected to move, bytes/s; 0 where nothing is known."""
 
-
-def no_demand(job: Job) -> float:  # noqa: ARG001 - as every demand
-    """Of a rule without a budget."""
-    return 0.0
+def told_rate(rate_bytes_per_s: float) -> str:
+    """A rate: ``12.5 MB/s``."""
+    return f"{rate_bytes_per_s / 1e6:.1f} MB/s"
 
 
 class Budget:
@@ -42,13 +38,15 @@ class Budget:
     Args:
         view: whose live jobs count.
         limit_bytes_per_s: infinite: none.
-        demand: what each job counts for.
+        demand: what a job is expected to move, bytes/s; 0 where nothing is known.
 
     Attributes:
         used_bytes_per_s: their sum now.
     """
 
-    def __init__(self, view: View, limit_bytes_per_s: float, demand: Demand) -> None:
+    def __init__(
+        self, view: View, limit_bytes_per_s: float, demand: Callable[[Job], float]
+    ) -> None:
         self.limit_bytes_per_s = limit_bytes_per_s
         self._view = view
         self._demand = demand
