@@ -19,6 +19,9 @@ what it moves is seen: it stands still while another has the turn.
    Whoever does I/O after that is a silent job. A turn is never cut short otherwise.
 5. Left alone: jobs that may not be suspended, are immune, younger than a timeslice, or whose I/O
    is unknown; they neither need nor have the turn. The last running job is not suspended.
+6. A claim gets all devices that it needs together or not at all. Whoever is before another in the
+   order is not overtaken by it on a device that both need, so that in an order by the time of
+   asking nobody waits for ever; a device that nobody before it needs is not kept free.
 
 Cost O(n log n) for n live jobs.
 Needs: Suspend, Resume, Grant.
@@ -31,33 +34,37 @@ job gets; remaining work is the rest of the walltime.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 import msgspec
 
-from iodaemon.core.decision import Evidence, Grant, RegulationPlan, Resume, Suspend
+from iodaemon.core.bandwidth import DeviceLoad
+from iodaemon.core.decision import Evidence, Grant, RegulationPlan, Resume, Suspend, Weighed
 from iodaemon.core.job import Job, JobId, JobState, Reason
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.state import TURN
 from iodaemon.core.view import View
 from iodaemon.policy.order import ORDERS
-from iodaemon.policy.token import (
-    Claim,
-    Handed,
-    Verdict,
-    claim_of,
-    devices_of,
-    evidence_of,
-    hand_out,
-    lone_bytes_per_s,
-    peak_of,
-    rank,
-    who_has_it,
-)
 
 _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
+ANY: Final = DeviceId("any device")
+"""The one token of a machine whose devices are not known."""
+_NOMINAL_BYTES_PER_S: Final = 100e6
+"""Turns bytes into seconds until a device was seen at work; most orders ask for no more than the
+relation of two such times."""
+
+_ASKS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "longest_io": "phase_s",
+        "shortest_io": "phase_s",
+        "shortest_remaining": "remaining_s",
+        "longest_remaining": "remaining_s",
+        "stretch_oriented": "ideal_done_s",
+    }
+)
+"""What an order must know of a job; the others know it of every job."""
 _NO_IO_BYTES_PER_S: Final = 64.0 * 1024
 """What log lines and the like come to."""
 _STALL_RATIO: Final = 0.01
@@ -66,6 +73,37 @@ waits until its data is on the disk moves nothing."""
 
 _READING_SHARE: Final = 0.1
 """Of a timeslice: what was moved so shortly before its beginning may be counted in it."""
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that wants its turn, with the numbers of ``policy.order``; None: not known.
+
+    Attributes:
+        devices: what it needs, at least one.
+    """
+
+    job_id: JobId
+    devices: tuple[DeviceId, ...]
+    requested_s: float
+    phase_s: float | None = None
+    remaining_s: float | None = None
+    io_done_s: float = 0.0
+    elapsed_s: float = 0.0
+    ideal_done_s: float | None = None
+
+
+class Handed(msgspec.Struct, frozen=True, kw_only=True):
+    """How the devices are handed out.
+
+    Attributes:
+        winners: claims that have their turn, in the order in which they got it.
+        behind: each other claim and the job that has, or is first to get, a device it needs.
+        places: of each other claim, how many of those who wait are before it.
+    """
+
+    winners: tuple[JobId, ...]
+    behind: Mapping[JobId, JobId]
+    places: Mapping[JobId, int]
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +169,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = 60.0
 
     def __post_init__(self) -> None:
-        """Refuse an order that does not exist, and parameters that mean nothing."""
         if self.order not in ORDERS:
             raise ValueError(f"order is {self.order!r}; it must be one of {', '.join(ORDERS)}")
         for name in ("timeslice_s", "heavy_bytes_per_s", "heavy_slices", "quiet_slices", "idle_s"):
@@ -352,25 +389,36 @@ class _Look:
         )
 
     def _evidence(self) -> Evidence:
-        return evidence_of(
-            self.view.now_s,
-            self.rule.heavy_bytes_per_s,
-            {job.id: self._rate(job) for job in self.jobs.values()},
-            [self._verdict(job) for job in self.jobs.values()],
+        rows = tuple(self._weighed(job) for job in self.jobs.values())
+        strayed = sum(row.load for row in rows if row.verdict == "suspend")
+        return Evidence(
+            at_s=self.view.now_s,
+            signal="turn to do I/O",
+            quantity="bandwidth",
+            value=strayed,
+            threshold=self.rule.heavy_bytes_per_s,
+            load=strayed,
+            allowed=self.rule.heavy_bytes_per_s,
+            fits=None,
+            total_bytes_per_s=sum(row.load for row in rows),
+            jobs=rows,
         )
 
-    def _verdict(self, job: Job) -> Verdict:
+    def _weighed(self, job: Job) -> Weighed:
+        """What becomes of the job, and why: its row in the evidence."""
         reason = self.reasons.get(job.id)
-        told = "" if reason is None else reason.text
-        if job.id in self.suspends:
-            return Verdict(job.id, "suspend", told)
-        if job.id in self.resumes:
-            return Verdict(job.id, "resume", told)
-        if job.id in self.held:
-            return Verdict(job.id, "runs", "has the turn")
-        if job.io_hold or job.waits_for_turn:
-            return Verdict(job.id, "waits", "for its turn")
-        return Verdict(job.id, "spared", "light, or not to be suspended")
+        verdict, why = "spared", "light, or not to be suspended"
+        if job.id in self.suspends or job.id in self.resumes:
+            verdict = "suspend" if job.id in self.suspends else "resume"
+            why = "" if reason is None else reason.text
+        elif job.id in self.held:
+            verdict, why = "runs", "has the turn"
+        elif job.io_hold or job.waits_for_turn:
+            verdict, why = "waits", "for its turn"
+        rate = self._rate(job)
+        return Weighed(
+            job_id=job.id, rate_bytes_per_s=rate, load=rate or 0.0, verdict=verdict, why=why
+        )
 
     def remember(self, ranked: Iterable[Claim], handed: Handed) -> Memory:
         """For the next decision."""
@@ -391,3 +439,122 @@ class _Look:
             strayed=self.strayed,
             peak_bytes_per_s=self.peak,
         )
+
+
+# -- claims ----------------------------------------------------------------------------------------
+
+
+def rank(claims: Iterable[Claim], order: str, now_s: float) -> list[Claim]:
+    """The claims in this order; those it knows too little of come last, by the time of asking.
+
+    Args:
+        claims: each job once.
+        order: a name of ``ORDERS``.
+        now_s: the instant of the decision.
+    """
+    return sorted(claims, key=lambda claim: _key(claim, order, now_s))
+
+
+def hand_out(holders: Mapping[DeviceId, JobId], ranked: Sequence[Claim]) -> Handed:
+    """Give each device that is free to the first claim for it.
+
+    Args:
+        holders: who has which device.
+        ranked: the claims, the first one first.
+    """
+    taken = dict(holders)
+    winners: list[JobId] = []
+    behind: dict[JobId, JobId] = {}
+    places: dict[JobId, int] = {}
+    for claim in ranked:
+        others = [taken[device] for device in claim.devices if device in taken]
+        if others:
+            places[claim.job_id] = len(places)
+            behind[claim.job_id] = others[0]
+        else:
+            winners.append(claim.job_id)
+        for device in claim.devices:
+            taken.setdefault(device, claim.job_id)
+    return Handed(winners=tuple(winners), behind=behind, places=places)
+
+
+def who_has_it(handed: Handed, job_id: JobId, *, has_it: bool) -> str:
+    """Behind whom a claim waits, in words.
+
+    Args:
+        handed: how the devices were handed out.
+        job_id: whose claim.
+        has_it: the one it is behind has its turn; False: it waits as well.
+    """
+    other = handed.behind[job_id]
+    before = handed.places[job_id] - (0 if has_it else 1)
+    text = f"job {other} has it" if has_it else f"job {other} is before it"
+    return f"{text}, {before} more before it" if before > 0 else text
+
+
+def devices_of(view: View, job: Job) -> tuple[DeviceId, ...]:
+    """The devices whose tokens the job needs; empty for one whose files lie on none of them.
+
+    Where that is not known it is all of them; so it is for a job that tells of its I/O: it asks
+    before it opens its files.
+    """
+    known = tuple(device.id for device in view.platform.devices) or (ANY,)
+    counters = view.counters(job.id)
+    if job.phase is not None or counters is None or counters.devices is None or known == (ANY,):
+        return known
+    return tuple(device for device in known if device in counters.devices)
+
+
+def claim_of(view: View, job: Job, *, requested_s: float, bytes_per_s: float) -> Claim:
+    """What is known of a job that wants its turn.
+
+    Args:
+        view: the state.
+        job: the job.
+        requested_s: since when it wants it.
+        bytes_per_s: what a lone job gets: turns bytes into seconds of I/O.
+    """
+    counters = view.counters(job.id)
+    moved = (0, 0) if counters is None else (counters.read_bytes or 0, counters.written_bytes or 0)
+    io_done_s = sum(moved) / bytes_per_s
+    cpu_s = None if counters is None else counters.cpu_s
+    expected = None if job.phase is None else job.phase.expect_bytes
+    walltime_s = job.spec.walltime_s
+    return Claim(
+        job_id=job.id,
+        devices=devices_of(view, job),
+        requested_s=requested_s,
+        phase_s=None if expected is None else expected / bytes_per_s,
+        remaining_s=None if walltime_s is None else walltime_s - job.run_s_at(view.now_s),
+        io_done_s=io_done_s,
+        elapsed_s=0.0 if job.started_s is None else max(0.0, view.now_s - job.started_s),
+        ideal_done_s=None if cpu_s is None else cpu_s / job.spec.cpus + io_done_s,
+    )
+
+
+def lone_bytes_per_s(view: View, peak: float) -> float:
+    """What a lone job gets: the fastest device's capacity where known, else the most ever seen."""
+    capacities = [device.capacity_bytes_per_s or 0.0 for device in view.platform.devices]
+    return max(capacities, default=0.0) or peak or _NOMINAL_BYTES_PER_S
+
+
+def peak_of(loads: Iterable[DeviceLoad], before: float) -> float:
+    """The most that any device has moved, bytes/s."""
+    return max([before, *(load.total_bytes_per_s for load in loads)])
+
+
+def _key(claim: Claim, order: str, now_s: float) -> tuple[bool, float, float, int]:
+    needed = _ASKS.get(order)
+    if needed is not None and getattr(claim, needed) is None:
+        return True, claim.requested_s, claim.requested_s, claim.job_id
+    key = ORDERS[order](
+        now_s,
+        claim.requested_s,
+        claim.phase_s or 0.0,
+        claim.remaining_s or 0.0,
+        claim.io_done_s,
+        claim.elapsed_s,
+        claim.ideal_done_s or 0.0,
+        claim.job_id,
+    )
+    return False, key, claim.requested_s, claim.job_id

@@ -38,8 +38,8 @@ MUCH_MEMORY: Final = 0.125
 """So much of an equal part of the memory is much."""
 STALLED: Final = 0.5
 """A job that stalls for more than this part of a slice does I/O, even if none of it completes."""
-WHOLE: Final = 0.9
-"""A job that ran for this part of a slice ran for all of it: timers being what they are."""
+A_SLICE: Final = 0.9
+"""Of a timeslice: what has lasted for this long has lasted for one, timers being what they are."""
 
 _NO_JOBS: Final[tuple[Job, ...]] = ()
 
@@ -122,7 +122,7 @@ def find_contenders(view: View, before: Mapping[JobId, Seen], interval_s: float)
     for device in view.platform.devices:
         here = [job for job in jobs if _is_on(now[job.id].counters, device.id)]
         running[device.id] = _users(here, doing, fresh, interval_s)
-    whole_s = WHOLE * interval_s
+    whole_s = A_SLICE * interval_s
     whole = {
         i: each
         for i, each in doing.items()
@@ -144,7 +144,7 @@ def seen(view: View, job: Job) -> Seen:
 
 def _seen_before(before: Seen, now: Seen, interval_s: float) -> Seen:
     """The job at the beginning of the slice: one that was started since had done nothing."""
-    if before.counters is not None or now.counters is None or now.run_s > interval_s / WHOLE:
+    if before.counters is not None or now.counters is None or now.run_s > interval_s / A_SLICE:
         return before
     return msgspec.structs.replace(before, counters=now.counters.at_start())
 

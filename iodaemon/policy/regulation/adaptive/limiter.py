@@ -251,3 +251,35 @@ def _kept(known: Limiter, trial: Trial, gain: float) -> Limiter:
 
 def _least(one: int | None, other: int) -> int:
     return other if one is None else min(one, other)
+
+
+def told_trial(
+    resource: str, verdict: TrialVerdict, before: int, tried: int, gain: float | None, sign: str
+) -> str:
+    """One step of a trial, a sentence without its end."""
+    if verdict == "began":
+        return f"{resource}: {sign}; {_at_once(tried)} instead of {before} are tried"
+    if gain is None:
+        found = "what that brought cannot be told"
+    else:
+        found = f"{_at_once(tried)} got {gain:.2g} times as much done as {before}"
+    return f"{resource}: {found}; {'that is kept' if verdict == 'kept' else 'that is undone'}"
+
+
+def told_limit(resource: str, limiter: Limiter) -> str:
+    """What is believed of a resource, a sentence without its end."""
+    tries = "once" if limiter.tries == 1 else f"{limiter.tries} times"
+    if limiter.limit is None:
+        return f"{resource}: no limit is needed" + (f", tried {tries}" if limiter.tries else "")
+    if limiter.too_many is None:
+        return f"{resource}: {_at_once(limiter.limit)} are known to do well"
+    if limiter.gain == 1.0 or not limiter.tries:
+        return f"{resource}: {_at_once(limiter.limit)}, {limiter.too_many} were too many"
+    return (
+        f"{resource}: {_at_once(limiter.limit)} got {limiter.gain:.2g} times as much done as "
+        f"{limiter.too_many}, tried {tries}"
+    )
+
+
+def _at_once(many: int) -> str:
+    return f"{many} at a time"

@@ -94,15 +94,10 @@ def with_slice(window: Window, doing: Mapping[JobId, Doing]) -> Window:
         return window
     done = dict(window.done)
     for job_id, now in doing.items():
-        before = done.get(job_id, Doing())
-        done[job_id] = Doing(
-            moved_bytes=before.moved_bytes + now.moved_bytes,
-            user_s=before.user_s + now.user_s,
-            active_s=before.active_s + now.active_s,
-        )
-    moved = sum(each.moved_bytes for each in doing.values())
-    computed = sum(each.user_s for each in doing.values())
-    total = moved if moved >= BYTES_PER_CPU_S * computed else computed
+        done[job_id] = _sum((done.get(job_id, Doing()), now))
+    whole = _sum(doing.values())
+    moves = whole.moved_bytes >= BYTES_PER_CPU_S * whole.user_s
+    total = whole.moved_bytes if moves else whole.user_s
     return Window(
         done=done,
         slices=(*window.slices, total)[-MOST_SLICES:],
