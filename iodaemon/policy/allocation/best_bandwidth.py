@@ -27,7 +27,7 @@ import msgspec
 
 from iodaemon.core.scratch import DiskId
 from iodaemon.core.storage import Allocation, Refusal, StorageNode, StorageRequest, StorageView
-from iodaemon.policy.space import no_room
+from iodaemon.policy.allocation import no_room
 
 _GB: Final = 1e9
 _DIGITS: Final = 3
@@ -40,7 +40,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def choose(
         self, view: StorageView, request: StorageRequest, memory: None
     ) -> tuple[DiskId | Refusal, None]:
-        """One of the best with room."""
         best = -math.inf
         chosen: list[DiskId] = []
         for node in view.storage.nodes:
