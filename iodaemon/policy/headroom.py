@@ -91,7 +91,6 @@ class Budget:
         return Reason(code=IO_BUDGET, text=f"{text} budgeted")
 
     def take(self, job: Job) -> None:
-        """The job starts."""
         if self.limit_bytes_per_s < math.inf:
             self._rates[job.id] = self._demand(job)
             self.used_bytes_per_s = math.fsum(self._rates.values())
@@ -133,7 +132,6 @@ class Headroom:
         return self._gate.shut_by
 
     def has_room(self, job: Job) -> bool:
-        """Whether the job may start now."""
         return self.limit_refusal(job) is None and self._has_room_for_io(job)
 
     def _has_room_for_io(self, job: Job) -> bool:
@@ -160,7 +158,6 @@ class Headroom:
         return self._gate.refusal(job)
 
     def take(self, job: Job) -> None:
-        """The job starts."""
         self._gate.take(job)
         if self.left_bytes_per_s is not None:
             rate = self._rate(job)

@@ -143,7 +143,6 @@ class Prospect:
         return max(self._slots, key=lambda number: (self._slots[number][moment], -number))
 
     def slots_at(self, moment: int, partition: PartitionId) -> int:
-        """Free slots of the partition then."""
         return self._slots[partition][moment]
 
     def room_from(self, tier: TierName | None, parts: Sequence[int]) -> int:
@@ -417,6 +416,5 @@ def told_cpus(count: int) -> str:
 
 
 def told_expected(at_s: float, now_s: float) -> str:
-    """When room is expected, as an estimate."""
     left = told_span(max(0.0, at_s - now_s))
     return f"expected in {left} by how long earlier runs took, an estimate that may be late"

@@ -10,10 +10,18 @@ from scene import NOW_S, Scene, platform
 
 from iodaemon.core.job import JobId
 from iodaemon.core.sample import NodeCounters, Sample
-from iodaemon.policy.regulation.adaptive.contender import MEMORY, find_contenders
+from iodaemon.policy.regulation.adaptive.contender import MEMORY, Doing, find_contenders
 from iodaemon.policy.regulation.adaptive.evidence import Reads
-from iodaemon.policy.regulation.adaptive.limiter import Limiter, Trial, begin, end, is_decided
-from iodaemon.policy.regulation.adaptive.progress import Doing, Window, gain, with_slice
+from iodaemon.policy.regulation.adaptive.limiter import (
+    Limiter,
+    Trial,
+    Window,
+    begin,
+    end,
+    gain,
+    is_decided,
+    with_slice,
+)
 from iodaemon.policy.regulation.adaptive.selector import RunOrder
 from iodaemon.policy.regulation.adaptive.slow_start import fits, most_for_idle
 

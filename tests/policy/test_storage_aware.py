@@ -21,9 +21,8 @@ from iodaemon.core.storage import Disk, Storage, StorageNode
 from iodaemon.core.tier import Tier
 from iodaemon.model.node import Compute, Profile
 from iodaemon.policy.admission.fcfs import Rule as Fcfs
-from iodaemon.policy.admission.storage_aware import Rule
+from iodaemon.policy.admission.storage_aware import Rule, Wishes, extra_s
 from iodaemon.policy.shadow_time import have_room
-from iodaemon.policy.staging import Wishes, extra_s
 from iodaemon.registry import find_rule
 from iodaemon.simulator.sas import FAST, SLOW, SasJob, Site
 from iodaemon.simulator.sas_run import COMPUTE, World

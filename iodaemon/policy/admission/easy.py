@@ -113,12 +113,10 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return "no capacity is known, so no job waits for bandwidth; set [admission] bandwidth"
 
     def decide(self, view: View, memory: None) -> tuple[AdmissionPlan, None]:
-        """Start jobs in order, and beside the promise to the first that does not fit."""
         made = self._admit(view)
         return admission_plan(made.starts, made.head), memory
 
     def explain(self, view: View, job: Job, memory: Any) -> str:  # noqa: ARG002 - as all rules
-        """Whom it waits behind, until when, and how it would get before that one."""
         return _account(view, job, self._admit(view))
 
     def _admit(self, view: View) -> _Round:
@@ -348,7 +346,6 @@ class _Round:
 
 
 def _account(view: View, job: Job, made: _Round) -> str:
-    """What there is to say of a job that waits behind the head, for people."""
     head = made.head
     if head is None or (head.job.id == job.id and head.is_promised):
         return ""

@@ -138,7 +138,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     longest_wait_s: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no weight."""
         if self.alpha != "auto" and not 0.0 <= self.alpha <= 1.0:
             raise ValueError(f'alpha is {self.alpha:g}; it must be from 0 to 1, or "auto"')
         if not 0.0 <= self.auto_most <= 1.0:
@@ -149,7 +148,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is {value:g}; it must be above 0")
 
     def decide(self, view: View, memory: Memory | None) -> tuple[AdmissionPlan, Memory | None]:
-        """Start whose turn it is, and what may start beside the first that finds no room."""
         jobs = list(view.pending)
         if not jobs:
             return AdmissionPlan(), None
@@ -200,7 +198,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return AdmissionPlan(starts=starts, reasons=reasons, rest=waits), line
 
     def explain(self, view: View, job: Job, memory: Any) -> str:  # noqa: ARG002 - as all rules
-        """Where it stands in the queue, by what, and who goes first."""
         line = line_of(view.pending, lambda other: self._intensity_of(view, other))
         places = [place for place, other in enumerate(line.jobs) if other.id == job.id]
         if not places:
@@ -402,7 +399,6 @@ class Line:
         self.known: list[float] = []
 
     def copy(self) -> Line:
-        """The same line, to be changed."""
         other = Line()
         for name in self.__slots__:
             setattr(other, name, getattr(self, name).copy())
@@ -420,7 +416,6 @@ class Line:
             insort(self.known, intensity)
 
     def remove(self, place: int) -> None:
-        """The job at this place has left."""
         intensity = self.intensities[place]
         if intensity is not None:
             del self.known[bisect_left(self.known, intensity)]
@@ -445,7 +440,6 @@ class Line:
 
 
 def line_of(jobs: Iterable[Job], intensity_of: Intensity) -> Line:
-    """The line of jobs in queue order."""
     line = Line()
     for job in sorted(jobs, key=attrgetter("queued_s")):
         line.append(job, intensity_of(job))

@@ -92,7 +92,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     most: int = 1000
 
     def __post_init__(self) -> None:
-        """Refuse parameters that mean nothing."""
         for name in ("stretch_bound", "bandwidth_bytes_per_s", "assumed_walltime_s", "most"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -105,7 +104,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return "no capacity is known, so packs are made by CPUs alone; set [admission] bandwidth"
 
     def decide(self, view: View, memory: Memory | None) -> tuple[AdmissionPlan, Memory | None]:
-        """Start the packs whose turn it is on the sockets that are free."""
         pending = {job.id: job for job in islice(view.pending, _LOOKED_AT * self.most)}
         waiting = _still_there((memory or Memory()).waiting, pending)
         free = _free_partitions(view)

@@ -20,8 +20,18 @@ best by who knows when it will be free.
    (``walltime``) when they are ended at the latest. The first fills the tiers better; the second
    keeps promises that estimates break.
 
+What a tier costs or saves a job. With V all that a job moves (input, output, data), S what is
+staged (input, output), R the bandwidth of the slowest tier, R' that of a faster one and R" of the
+staging between the two, a run there is longer by
+
+    V / R' - V / R + S / R"
+
+than one on the slowest tier, for which the walltime is meant; less than 0 where it is shorter. What
+others move meanwhile is left out.
+
 Needs: ``--fast`` with sizes, walltimes; tiers with bandwidths.
-Source: Lackner, Fard, Wolf, CCGRID 2019, section III, algorithms 1 and 2.
+Source: Lackner, Fard, Wolf, CCGRID 2019, section III, algorithms 1 and 2. Equation 2 is not in
+the available text; it is derived from what the section says of its terms.
 Differs: any number of tiers; space is that of disks, by the allocation rule; several sockets; jobs
 without walltime; heeds ``io_headroom``; looks no further than ``depth`` jobs behind the head.
 """
@@ -30,20 +40,22 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from iodaemon.core.allotting import NO_SPACE, NO_SPACE_AT_ALL
+from iodaemon.core.allotting import NO_SPACE, NO_SPACE_AT_ALL, candidates, could_ever_hold, split
 from iodaemon.core.core_draft import NO_CORES
 from iodaemon.core.decision import AdmissionPlan, Placed
-from iodaemon.core.job import Job, JobId, Reason
+from iodaemon.core.job import Job, JobId, JobSpec, Reason
 from iodaemon.core.platform import PartitionId
-from iodaemon.core.scratch import TierName
+from iodaemon.core.scratch import Fallback, ScratchRequest, TierName
 from iodaemon.core.size import told_bytes
+from iodaemon.core.tier import Tier
 from iodaemon.core.view import NotNow, View
 from iodaemon.policy.headroom import Headroom
 from iodaemon.policy.shadow_time import (
@@ -60,10 +72,54 @@ from iodaemon.policy.shadow_time import (
     told_passed,
     told_span,
 )
-from iodaemon.policy.staging import Memory, Option, Wish, Wishes, recalled, remembered
 
+Mode = Literal["best", "now", "only", "fail"]
+_MODES: Final[Mapping[Fallback, Mode]] = MappingProxyType(
+    {"slow": "now", "wait": "only", "fail": "fail"}
+)
+
+
+TIDY_ABOVE: Final = 64
+"""What ended jobs wanted is kept for so many at least, and as many as others."""
 _ROUNDING_S: Final = 1e-3
 """By which a difference of times may be wrong; who is nearly in time is looked at again."""
+
+
+class Option(msgspec.Struct, frozen=True, kw_only=True):
+    """One way for a job to run.
+
+    Attributes:
+        tier: on which it has its space. None: it wants none.
+        extra_s: by how much it takes longer than on the slowest tier.
+        parts: what it takes of disks there, the largest first; empty: nothing that is counted.
+    """
+
+    tier: TierName | None
+    extra_s: float = 0.0
+    parts: tuple[int, ...] = ()
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job wants, as far as it matters to when it starts.
+
+    Attributes:
+        spec: of the job.
+        options: the ways in which it may run, the slowest tier first; of two that end it at the
+            same time the earlier one is taken. Empty: there is none.
+        mode: how one is chosen. ``best``: as ends it first. ``now``: the last that can start it
+            now, it never waits for space. ``only``: there is but one. ``fail``: as that, and where
+            its space is not free when its turn comes, it fails.
+        rank: shortest first, then by space, then by arrival.
+        least_s: what it takes where it takes least; infinite where nobody knows.
+        least: without space for this it cannot run. None: it can.
+    """
+
+    spec: JobSpec
+    options: tuple[Option, ...]
+    mode: Mode
+    rank: tuple[float, int, int]
+    least_s: float
+    least: Option | None = None
 
 
 class Planned(Kept, frozen=True, kw_only=True):
@@ -112,16 +168,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         if self.depth < 0:
             raise ValueError(f"depth is {self.depth}; it must be 0 or more")
 
-    def decide(self, view: View, memory: Memory | None) -> tuple[AdmissionPlan, Memory]:
-        """Start jobs in order, each on its tier, then those that do not put off the first left."""
-        wishes = recalled(view, memory)
+    def decide(self, view: View, memory: Wishes | None) -> tuple[AdmissionPlan, Wishes]:
+        wishes = _wishes(view, memory)
         made = self._admit(view, wishes)
-        plan = admission_plan(made.starts, made.head, made.fails)
-        return plan, remembered(view, wishes, memory)
+        wishes.tidy(view)
+        return admission_plan(made.starts, made.head, made.fails), wishes
 
     def explain(self, view: View, job: Job, memory: Any) -> str:
-        """Whom it waits behind, and which tier it would take when."""
-        made = self._admit(view, recalled(view, memory))
+        made = self._admit(view, _wishes(view, memory))
         planned, parts = made.planned(job), []
         if made.head is not None and made.head.job.id != job.id:
             parts.append(f"waits behind job {made.head.job.id}, {_wait(made.head, view.now_s)}")
@@ -139,6 +193,96 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         made.start_in_order(queue)
         made.backfill(islice(queue, self.depth))
         return made
+
+
+# -- what jobs want --------------------------------------------------------------------------------
+
+
+def extra_s(request: ScratchRequest, tier: Tier, slowest: Tier) -> float:
+    """By how much the job's run on the tier is longer than on the slowest, s."""
+    if tier.name == slowest.name:
+        return 0.0
+    staged = request.input_bytes + request.output_bytes
+    moved = staged + request.data_bytes
+    saved_s = moved / slowest.bandwidth_bytes_per_s - moved / tier.bandwidth_bytes_per_s
+    return staged / tier.staging_bytes_per_s - saved_s
+
+
+def wish_of(job: Job, tiers: Sequence[Tier]) -> Wish:
+    """What the job wants of these tiers, the fastest first."""
+    spec = job.spec
+    walltime_s = math.inf if spec.walltime_s is None else spec.walltime_s
+    request = spec.scratch
+    if request is None or not tiers:
+        rank = (walltime_s, 0, job.id)
+        plain = (Option(tier=None),)
+        return Wish(spec=spec, options=plain, mode="only", rank=rank, least_s=walltime_s)
+    rank = (walltime_s, request.size_bytes, job.id)
+    slowest = tiers[-1]
+    wanted: list[Tier] = list(tiers)
+    mode: Mode = "best"
+    if request.tier is not None:
+        wanted, mode = candidates(tiers, request), _MODES[request.fallback]
+    found = (_option(request, tier, slowest, spec.walltime_s) for tier in reversed(wanted))
+    options = tuple(option for option in found if option is not None)
+    least_s = walltime_s + min([0.0, *(option.extra_s for option in options)])
+    least = options[0] if len(options) == 1 and options[0].parts else None
+    return Wish(spec=spec, options=options, mode=mode, rank=rank, least_s=least_s, least=least)
+
+
+def _option(
+    request: ScratchRequest, tier: Tier, slowest: Tier, walltime_s: float | None
+) -> Option | None:
+    """The way by this tier; None: it never has room for so much, or for so large a file."""
+    longer_s = extra_s(request, tier, slowest)
+    if walltime_s is not None:  # whatever is said of its I/O, it does not end before it starts
+        longer_s = max(longer_s, -walltime_s)
+    if not could_ever_hold(tier, request):
+        return None
+    if tier.storage is None:
+        return Option(tier=tier.name, extra_s=longer_s)
+    parts = tuple(sorted(split(request.size_bytes, tier.split_bytes), reverse=True))
+    return Option(tier=tier.name, extra_s=longer_s, parts=parts)
+
+
+class Wishes:
+    """What jobs want, made once a job; carried from decision to decision.
+
+    Nothing is in it that could not be found again.
+
+    Args:
+        tiers: of the view, the fastest first.
+
+    Attributes:
+        tiers: likewise.
+    """
+
+    def __init__(self, tiers: tuple[Tier, ...]) -> None:
+        self.tiers = tiers
+        self._by_job: dict[JobId, Wish] = {}
+        self._kept = 0
+
+    def of(self, job: Job) -> Wish:
+        """What this one wants."""
+        wish = self._by_job.get(job.id)
+        if wish is None or wish.spec is not job.spec:
+            wish = self._by_job[job.id] = wish_of(job, self.tiers)
+        return wish
+
+    def tidy(self, view: View) -> None:
+        """Forget those of jobs that are over, when there may be many of them."""
+        if len(self._by_job) > 2 * self._kept + TIDY_ABOVE:
+            there = [job.id for jobs in (view.pending, view.live) for job in jobs]
+            self._by_job = {i: self._by_job[i] for i in there if i in self._by_job}
+            self._kept = len(self._by_job)
+
+
+def _wishes(view: View, memory: Wishes | None) -> Wishes:
+    """Those that still hold."""
+    return memory if memory is not None and memory.tiers is view.tiers else Wishes(view.tiers)
+
+
+# -- one decision ----------------------------------------------------------------------------------
 
 
 def _plan_for(prospect: Prospect, wish: Wish) -> Planned | None:
@@ -428,7 +572,6 @@ def _by_rank(each: tuple[Wish, int, Job]) -> tuple[float, int, int]:
 
 
 def _wait(head: Head[Planned], now_s: float) -> str:
-    """What the head waits for, and until when."""
     kept = head.kept
     return head.told_wait(now_s, None if kept is None else f"on tier {kept.option.tier}")
 

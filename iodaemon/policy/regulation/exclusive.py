@@ -176,7 +176,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is {getattr(self, name):g}; it must be above 0")
 
     def decide(self, view: View, memory: Memory | None) -> tuple[RegulationPlan, Memory | None]:
-        """Take turns back, give them out, and hold the heavy ones that have none."""
         look = _Look(self, view, memory or Memory())
         holders = look.take_back()
         ranked = rank(look.claims(), self.order, view.now_s)
@@ -351,7 +350,6 @@ class _Look:
     # -- what becomes of them ----------------------------------------------------------------
 
     def give_out(self, handed: Handed) -> None:
-        """Whoever won goes on."""
         for job_id in handed.winners:
             job = self.jobs[job_id]
             self.held[job_id] = Held(since_s=self.view.now_s, speaks=job.phase is not None)
@@ -378,7 +376,6 @@ class _Look:
                     self.reasons[job_id] = Reason(code=TURN, text=f"{moved}: {why}")
 
     def plan(self) -> RegulationPlan:
-        """All of it."""
         return RegulationPlan(
             suspends=tuple(self.suspends),
             resumes=tuple(self.resumes),
@@ -421,7 +418,6 @@ class _Look:
         )
 
     def remember(self, ranked: Iterable[Claim], handed: Handed) -> Memory:
-        """For the next decision."""
         now_s = self.view.now_s
         recent_s = now_s - 3.0 * self.rule.timeslice_s
         left_s = {i: s for i, s in self.memory.left_s.items() if s >= recent_s}

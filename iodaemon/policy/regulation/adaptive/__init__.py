@@ -68,13 +68,15 @@ from iodaemon.policy.regulation.adaptive.limiter import (
     MOST_SLICES,
     Limiter,
     Trial,
+    Window,
     begin,
     end,
+    gain,
     is_decided,
     told_limit,
     told_trial,
+    with_slice,
 )
-from iodaemon.policy.regulation.adaptive.progress import Window, gain, with_slice
 from iodaemon.policy.regulation.adaptive.selector import (
     CAP,
     SUSTAIN_CAP,
@@ -87,7 +89,6 @@ from iodaemon.policy.regulation.adaptive.selector import (
 )
 from iodaemon.policy.regulation.adaptive.slow_start import (
     count_cores,
-    count_slots,
     fits,
     idle_cores,
     memory_left,
@@ -137,7 +138,6 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _nothing(at_s: float) -> Memory:
-    """What is remembered at the beginning."""
     return Memory(at_s=at_s, since_s=at_s, reads=Reads(since_s=at_s))
 
 
@@ -236,7 +236,7 @@ class _Timeslice:
         self._caps: dict[JobId, Cap] = {}
         self._why_capped: dict[JobId, Reason] = {}
         self._order = RunOrder(view)
-        self._slots = sum(count_slots(view.platform).values())
+        self._slots = sum(part.size for part in view.platform.partitions)
         self._used = sum(job.spec.cpus for job in view.live)
         self._is_waiting = next(iter(view.pending), None) is not None
 
@@ -602,8 +602,8 @@ class _Timeslice:
             self._most = most = max(self._most, *self._expected_most(), self._slots)
         left, footprint = memory_left(self._view) if most > self._slots else (None, 0.0)
         above = {
-            part: -(-most * slots // self._slots) - slots
-            for part, slots in count_slots(self._view.platform).items()
+            part.id: -(-most * part.size // self._slots) - part.size
+            for part in self._view.platform.partitions
         }
         if most <= self._used:
             why = f"{self._used} of {self._slots} cores are taken; more start if it does no harm"
@@ -654,7 +654,6 @@ class _Timeslice:
         return [0] if lesson is None else [lesson.seen, lesson.limit or 0]
 
     def memory(self) -> Memory:
-        """For the next slice."""
         live = list(self._view.live)
         is_over = not live and not self._is_waiting
         has_changed = bool(self._trials)
@@ -735,22 +734,18 @@ def _waiting(view: View, before: Memory, resource: str) -> list[Job]:
 
 
 def _told_stop(resource: str, many: int, target: int) -> str:
-    """Why a job stands still."""
     what = "the memory" if resource == MEMORY else resource
     return f"{many} jobs contend for {what}, {target} at a time get more done"
 
 
 def _told_slow(device: str, many: int, target: int) -> str:
-    """Why a job is slowed down."""
     return f"{_told_stop(device, many, target)}, and it asked never to be suspended"
 
 
 def _told_room(resource: str) -> str:
-    """Why a job comes back."""
     return f"there is room for it at {resource}"
 
 
 def _told_cap(moved_bytes_per_s: float, bound_bytes_per_s: float) -> str:
-    """How the operator's cap stands."""
     moved, bound = moved_bytes_per_s / 1e6, bound_bytes_per_s / 1e6
     return f"all jobs move {moved:.1f} MB/s, io_bound is {bound:.1f} MB/s"

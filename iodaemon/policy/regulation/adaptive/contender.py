@@ -8,6 +8,9 @@
 
 Jobs that compute or sleep contend for nothing. They are not counted and never stopped, nor are
 those of which it cannot be told what they get done.
+
+What a job gets done is what it reads and writes by system calls (``JobCounters.logical_bytes``), of
+a job that moves little so the time for which it computes (``user_s``).
 """
 
 from __future__ import annotations
@@ -18,11 +21,10 @@ from typing import Final
 
 import msgspec
 
+from iodaemon.core.counter import MOST_BYTES_PER_S, MOST_CPUS, grown
 from iodaemon.core.job import Job, JobId
 from iodaemon.core.sample import JobCounters
 from iodaemon.core.view import View
-from iodaemon.policy.regulation.adaptive.progress import Doing
-from iodaemon.policy.regulation.adaptive.progress import doing as what_it_did
 
 MEMORY: Final = "memory"
 """The name of the memory among the devices' names."""
@@ -41,7 +43,35 @@ STALLED: Final = 0.5
 A_SLICE: Final = 0.9
 """Of a timeslice: what has lasted for this long has lasted for one, timers being what they are."""
 
+PAGE_BYTES: Final = 4096
+LARGEST_REQUEST_BYTES: Final = 1 << 20
+"""A request to the storage is of one page at least, and of no more than this."""
+LONGEST_STALL_S: Final = 3600.0
+"""A stall may be counted late, when the job runs on; not so late."""
+
 _NO_JOBS: Final[tuple[Job, ...]] = ()
+
+
+class Doing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a job did in a slice, or in several.
+
+    Attributes:
+        moved_bytes: by system calls.
+        user_s: time for which it computed.
+        active_s: time for which it contended for the resource that is looked at.
+        read_bytes: from the storage.
+        requests: to the storage, by an estimate from its bytes and calls.
+        stalled_s: time for which it waited for I/O.
+        is_measured: whether it can be told what it got done.
+    """
+
+    moved_bytes: float = 0.0
+    user_s: float = 0.0
+    active_s: float = 0.0
+    read_bytes: float = 0.0
+    requests: float = 0.0
+    stalled_s: float = 0.0
+    is_measured: bool = True
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -72,7 +102,6 @@ class Contenders(msgspec.Struct, frozen=True, kw_only=True):
     computed_s: float = 0.0
 
     def of(self, resource: str) -> Sequence[Job]:
-        """Who contends for this."""
         return self.running.get(resource, _NO_JOBS)
 
     def doing_at(self, resource: str) -> dict[JobId, Doing]:
@@ -138,7 +167,6 @@ def find_contenders(view: View, before: Mapping[JobId, Seen], interval_s: float)
 
 
 def seen(view: View, job: Job) -> Seen:
-    """The job at the last sample."""
     return Seen(counters=view.counters(job.id), run_s=job.run_s_at(view.now_s))
 
 
@@ -169,6 +197,36 @@ def _users(
 
 
 def _keeps(job: Seen, much: float) -> bool:
-    """Whether it keeps much of the memory."""
     resident = 0 if job.counters is None else job.counters.resident_bytes or 0
     return 0.0 < much <= resident
+
+
+def what_it_did(before: JobCounters | None, now: JobCounters | None, ran_s: float) -> Doing:
+    """What a job did between two samples, while it ran for ``ran_s``."""
+    if before is None or now is None:
+        return Doing(active_s=ran_s, is_measured=False)
+    if before is now:  # whoever read it knows that it did not run
+        return Doing(active_s=ran_s)
+    seconds = max(1.0, ran_s)
+    most = MOST_BYTES_PER_S * seconds
+    read = grown(before.read_bytes, now.read_bytes, most)
+    written = grown(before.written_bytes, now.written_bytes, most)
+    moved = (read or 0.0) + (written or 0.0)
+    logical = moved if read is not None or written is not None else None
+    if before.logical_bytes is not None or now.logical_bytes is not None:
+        logical = grown(before.logical_bytes, now.logical_bytes, most)
+    user_s = grown(before.user_s, now.user_s, MOST_CPUS * seconds)
+    if before.user_s is None or now.user_s is None:
+        user_s = grown(before.cpu_s, now.cpu_s, MOST_CPUS * seconds)
+    calls = grown(before.operations, now.operations, most) or 0.0
+    # Without CPU time nothing is known of one that reads, and none of it by system calls.
+    is_blind = user_s is None and logical == 0.0 and moved > 0.0
+    return Doing(
+        moved_bytes=logical or 0.0,
+        user_s=user_s or 0.0,
+        active_s=ran_s,
+        read_bytes=read or 0.0,
+        requests=max(moved / LARGEST_REQUEST_BYTES, min(calls, moved / PAGE_BYTES)),
+        stalled_s=grown(before.io_stall_s, now.io_stall_s, LONGEST_STALL_S) or 0.0,
+        is_measured=logical is not None and not is_blind,
+    )

@@ -73,7 +73,6 @@ class RunOrder:
         return _in_turns(weighed)
 
     def may_stop(self, job: Job, timeslice_s: float) -> bool:
-        """Whether the job may be stopped now."""
         view = self._view
         if job.spec.no_suspend or job.is_immune(view.now_s) or view.bandwidth(job.id) is None:
             return False

@@ -22,7 +22,7 @@ from typing import Final
 
 from iodaemon.core.counter import MOST_CPUS, grown, known_memory
 from iodaemon.core.job import Job
-from iodaemon.core.platform import PartitionId, Platform
+from iodaemon.core.platform import Platform
 from iodaemon.core.sample import NodeCounters
 from iodaemon.core.view import View
 
@@ -37,11 +37,6 @@ def count_cores(platform: Platform) -> int:
     return sum(
         len({slot.cpus for slot in part.slots[: part.cores]}) for part in platform.partitions
     )
-
-
-def count_slots(platform: Platform) -> dict[PartitionId, int]:
-    """Jobs to begin with on each socket: one a core, or as many as the operator lets share one."""
-    return {part.id: part.size for part in platform.partitions}
 
 
 def idle_cores(before: NodeCounters, now: NodeCounters, interval_s: float) -> float | None:
