@@ -56,14 +56,12 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         number: from 1 on, the longest first.
         jobs: who is in it.
-        slots: what all together hold.
         partition: where it will run. None: on the first that is free.
         begun: where others of it run already, whom these follow. None: none has started.
     """
 
     number: int
     jobs: tuple[JobId, ...]
-    slots: int
     partition: PartitionId | None = None
     begun: PartitionId | None = None
 
@@ -114,7 +112,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
                 waiting = self._make(view, pending, turns.taken)
             started = [
                 (pack, partition)
-                for pack, partition in _begin(waiting, free)
+                for pack, partition in _begin(waiting, free, pending)
                 if turns.start(pack, partition.id)
             ]
             if not started:
@@ -149,7 +147,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             Waiting(
                 number=number,
                 jobs=tuple(JobId(item.id) for item in pack.items),
-                slots=pack.slots,
                 partition=home,
             )
             for number, (pack, home) in enumerate(zip(packs, homes, strict=True), start=1)
@@ -249,10 +246,8 @@ class Turns:
         if len(later) == len(pack.jobs):
             return False
         if later:
-            slots = sum(self._pending[job_id].spec.cpus for job_id in later)
-            self.following.append(
-                msgspec.structs.replace(pack, jobs=tuple(later), slots=slots, begun=home)
-            )
+            left = msgspec.structs.replace(pack, jobs=tuple(later), begun=home)
+            self.following.append(left)
         return True
 
     def _may_start(self, job_id: JobId, home: PartitionId) -> bool:
@@ -282,11 +277,8 @@ def _still_there(waiting: Iterable[Waiting], pending: Mapping[JobId, Job]) -> tu
     kept = []
     for pack in waiting:
         jobs = tuple(job_id for job_id in pack.jobs if job_id in pending)
-        if len(jobs) < len(pack.jobs):
-            slots = sum(pending[job_id].spec.cpus for job_id in jobs)
-            pack = msgspec.structs.replace(pack, jobs=jobs, slots=slots)  # noqa: PLW2901
         if jobs:
-            kept.append(pack)
+            kept.append(msgspec.structs.replace(pack, jobs=jobs))
     return tuple(kept)
 
 
@@ -301,13 +293,14 @@ def _free_partitions(view: View) -> list[Partition]:
 
 
 def _begin(
-    waiting: Iterable[Waiting], free: Sequence[Partition]
+    waiting: Iterable[Waiting], free: Sequence[Partition], pending: Mapping[JobId, Job]
 ) -> list[tuple[Waiting, Partition]]:
     """Which packs start where now."""
     left = list(free)
     begun: list[tuple[Waiting, Partition]] = []
     for pack in waiting:
-        fitting = [p for p in left if pack.partition in (None, p.id) and p.size >= pack.slots]
+        slots = sum(pending[job_id].spec.cpus for job_id in pack.jobs)
+        fitting = [p for p in left if pack.partition in (None, p.id) and p.size >= slots]
         if fitting:
             partition = min(fitting, key=lambda p: (p.size, p.id))
             begun.append((pack, partition))

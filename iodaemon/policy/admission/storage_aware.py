@@ -40,10 +40,9 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain, islice
-from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal
 
 import msgspec
@@ -53,7 +52,7 @@ from iodaemon.core.core_draft import NO_CORES
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import Job, JobId, JobSpec, Reason
 from iodaemon.core.platform import PartitionId
-from iodaemon.core.scratch import Fallback, ScratchRequest, TierName
+from iodaemon.core.scratch import ScratchRequest, TierName
 from iodaemon.core.size import told_bytes
 from iodaemon.core.tier import Tier
 from iodaemon.core.view import NotNow, View
@@ -72,12 +71,6 @@ from iodaemon.policy.shadow_time import (
     told_passed,
     told_span,
 )
-
-Mode = Literal["best", "now", "only", "fail"]
-_MODES: Final[Mapping[Fallback, Mode]] = MappingProxyType(
-    {"slow": "now", "wait": "only", "fail": "fail"}
-)
-
 
 TIDY_ABOVE: Final = 64
 """What ended jobs wanted is kept for so many at least, and as many as others."""
@@ -106,9 +99,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
         spec: of the job.
         options: the ways in which it may run, the slowest tier first; of two that end it at the
             same time the earlier one is taken. Empty: there is none.
-        mode: how one is chosen. ``best``: as ends it first. ``now``: the last that can start it
-            now, it never waits for space. ``only``: there is but one. ``fail``: as that, and where
-            its space is not free when its turn comes, it fails.
+        is_best: the one that ends it first is chosen, which it may wait for; else the last that can
+            start it now.
         rank: shortest first, then by space, then by arrival.
         least_s: what it takes where it takes least; infinite where nobody knows.
         least: without space for this it cannot run. None: it can.
@@ -116,7 +108,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     spec: JobSpec
     options: tuple[Option, ...]
-    mode: Mode
+    is_best: bool
     rank: tuple[float, int, int]
     least_s: float
     least: Option | None = None
@@ -216,18 +208,24 @@ def wish_of(job: Job, tiers: Sequence[Tier]) -> Wish:
     if request is None or not tiers:
         rank = (walltime_s, 0, job.id)
         plain = (Option(tier=None),)
-        return Wish(spec=spec, options=plain, mode="only", rank=rank, least_s=walltime_s)
+        return Wish(spec=spec, options=plain, is_best=False, rank=rank, least_s=walltime_s)
     rank = (walltime_s, request.size_bytes, job.id)
     slowest = tiers[-1]
     wanted: list[Tier] = list(tiers)
-    mode: Mode = "best"
     if request.tier is not None:
-        wanted, mode = candidates(tiers, request), _MODES[request.fallback]
+        wanted = candidates(tiers, request)
     found = (_option(request, tier, slowest, spec.walltime_s) for tier in reversed(wanted))
     options = tuple(option for option in found if option is not None)
     least_s = walltime_s + min([0.0, *(option.extra_s for option in options)])
     least = options[0] if len(options) == 1 and options[0].parts else None
-    return Wish(spec=spec, options=options, mode=mode, rank=rank, least_s=least_s, least=least)
+    return Wish(
+        spec=spec,
+        options=options,
+        is_best=request.tier is None,
+        rank=rank,
+        least_s=least_s,
+        least=least,
+    )
 
 
 def _option(
@@ -309,7 +307,7 @@ def _choose(prospect: Prospect, wish: Wish, slots: int) -> tuple[Option | None, 
         wish: of the job.
         slots: the moment from which on there are slots for it.
     """
-    times_s, is_best = prospect.times_s, wish.mode == "best"
+    times_s, is_best = prospect.times_s, wish.is_best
     chosen: Option | None = None
     chosen_moment, soonest_s = 0, 0.0
     for option in wish.options:
@@ -373,7 +371,7 @@ class _Round:
             if planned is not None and refusal is None:
                 option = planned.option
                 answer = self._draft.place(job, option.tier)
-                if isinstance(answer, NotNow) and wish.mode == "best" and not wish.options[0].parts:
+                if isinstance(answer, NotNow) and wish.is_best and not wish.options[0].parts:
                     option = wish.options[0]  # the disks' rule wants to take none, room or not
                     answer = self._draft.place(job, option.tier)
                 if not isinstance(answer, NotNow):
@@ -482,7 +480,7 @@ class _Round:
             return self._headroom.refusal(job)
         answer = self._draft.place(job)  # as it asked: in the words of whoever refuses
         if isinstance(answer, NotNow):
-            if wish.mode == "best" and answer.reason.code == NO_SPACE:
+            if wish.is_best and answer.reason.code == NO_SPACE:
                 return self._told_storage(job, wish, planned)
             return answer.reason
         return self._told_storage(job, wish, planned)
@@ -496,7 +494,7 @@ class _Round:
         free, size = told_bytes(prospect.free_at(0, tier)), told_bytes(request.size_bytes)
         text = f"needs {size} on tier {tier}; free there now: {free}"
         first = wish.options[0]
-        if wish.mode == "best" and first is not planned.option and not first.parts:
+        if wish.is_best and first is not planned.option and not first.parts:
             sooner_s = prospect.times_s[0] - planned.at_s + first.extra_s - planned.option.extra_s
             text = f"{text}; ends {told_span(sooner_s)} sooner with it than on tier {first.tier}"
         return Reason(code=NO_SPACE, text=text)

@@ -40,7 +40,6 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from iodaemon.core.bandwidth import DeviceLoad
 from iodaemon.core.decision import Evidence, Grant, RegulationPlan, Resume, Suspend, Weighed
 from iodaemon.core.job import Job, JobId, JobState, Reason
 from iodaemon.core.platform import DeviceId
@@ -194,7 +193,8 @@ class _Look:
         self.memory = memory
         self.jobs = {job.id: job for job in view.live}
         self.is_fresh = view.sampled_s is not None and view.sampled_s != memory.sampled_s
-        self.peak = peak_of(view.devices.values(), memory.peak_bytes_per_s)
+        moved = (load.total_bytes_per_s for load in view.devices.values())
+        self.peak = max([memory.peak_bytes_per_s, *moved])
         self.strayed = self._strayed() if self.is_fresh else memory.strayed
         self.held: dict[JobId, Held] = {}
         self.grants: list[JobId] = []
@@ -532,11 +532,6 @@ def lone_bytes_per_s(view: View, peak: float) -> float:
     """What a lone job gets: the fastest device's capacity where known, else the most ever seen."""
     capacities = [device.capacity_bytes_per_s or 0.0 for device in view.platform.devices]
     return max(capacities, default=0.0) or peak or _NOMINAL_BYTES_PER_S
-
-
-def peak_of(loads: Iterable[DeviceLoad], before: float) -> float:
-    """The most that any device has moved, bytes/s."""
-    return max([before, *(load.total_bytes_per_s for load in loads)])
 
 
 def _key(claim: Claim, order: str, now_s: float) -> tuple[bool, float, float, int]:

@@ -44,6 +44,7 @@ from iodaemon.core.decision import (
     TrialVerdict,
 )
 from iodaemon.core.job import Job, JobId, JobKind, Reason
+from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import NodeCounters
 from iodaemon.core.state import CONTENTION
 from iodaemon.core.view import View
@@ -352,7 +353,7 @@ class _Timeslice:
         is_known = self._is_known_good(resource, many)
         load_bytes = (self._reads.cache_bytes or 0.0) if is_known else 0.0
         is_proven = resource == MEMORY and self._is_thrash(load_bytes)
-        if not is_proven and not self._is_full(resource):
+        if not is_proven and not self._signs.is_full(DeviceId(resource)):
             if resource == MEMORY and many > limiter.good and self._reads.is_in(self._now_s):
                 self._limiters[resource] = msgspec.structs.replace(limiter, good=many)
                 if len(limiter.window.slices) >= LEAST_SLICES:
@@ -463,9 +464,6 @@ class _Timeslice:
             reread_share=rule.reread_share, stall_share=rule.stall_share, load_bytes=load_bytes
         )
 
-    def _is_full(self, resource: str) -> bool:
-        return any(name == resource and self._signs.is_full(name) for name in self._signs.senses)
-
     def _tell(
         self, resource: str, verdict: TrialVerdict, trial: Trial, found: float | None
     ) -> None:
@@ -488,10 +486,7 @@ class _Timeslice:
             return "others wait"
         if resource == MEMORY:
             return f"{self._reads.reread_ratio:.0%} of what is read had been in memory before"
-        for device in self._signs.senses:
-            if device == resource:
-                return self._signs.told(device)
-        return ""
+        return self._signs.told(DeviceId(resource))
 
     # -- what follows ------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ import msgspec
 
 from iodaemon.core.congestion import Sense, look
 from iodaemon.core.counter import MOST_BYTES_PER_S, grown, known_memory
-from iodaemon.core.platform import Device, DeviceId
+from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import NodeCounters
 from iodaemon.core.view import View
 
@@ -206,20 +206,16 @@ def look_on(signs: Signs, view: View, interval_s: float, high_wait: float) -> Si
         load = view.devices.get(device.id)
         if load is None:
             continue
-        senses[device.id] = _look(signs, view, device, interval_s, high_wait)
+        senses[device.id] = look(
+            signs.senses.get(device.id, Sense()),
+            load,
+            interval_s,
+            rotational=device.rotational,
+            high_wait=high_wait,
+            least_queue=LEAST_QUEUE,
+            service=device.service,
+        )
         moves = load.reads_per_s + load.writes_per_s + load.discards_per_s + load.flushes_per_s
         if load.in_flight >= LEAST_QUEUE and moves <= 0.0:
             stalled[device.id] = signs.stalled.get(device.id, 0) + 1
     return Signs(senses=senses, stalled=stalled)
-
-
-def _look(signs: Signs, view: View, device: Device, interval_s: float, high_wait: float) -> Sense:
-    return look(
-        signs.senses.get(device.id, Sense()),
-        view.devices[device.id],
-        interval_s,
-        rotational=device.rotational,
-        high_wait=high_wait,
-        least_queue=LEAST_QUEUE,
-        service=device.service,
-    )

@@ -36,6 +36,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Final
 
 from iodaemon.core.decision import Cap
@@ -61,14 +62,13 @@ class RunOrder:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._heaviness: dict[JobKind, int] = {}
 
     def in_order(self, resource: str, jobs: Iterable[Job]) -> list[Job]:
         """The jobs, whoever is to run on first."""
         if resource == MEMORY:
             return _in_turns(sorted(jobs, key=_arrival))
         weighed = sorted(
-            jobs, key=lambda job: (self._weight(self._view.kind(job.id)), *_arrival(job))
+            jobs, key=lambda job: (self._heaviness.get(self._view.kind(job.id), 0), *_arrival(job))
         )
         return _in_turns(weighed)
 
@@ -78,13 +78,9 @@ class RunOrder:
             return False
         return job.run_s_at(view.now_s) >= A_SLICE * timeslice_s
 
-    def _weight(self, kind: JobKind) -> int:
-        """Bytes/s of a job of this kind in the mean, as a power of two: less is no difference."""
-        if not self._heaviness:
-            self._weigh()
-        return self._heaviness.get(kind, 0)
-
-    def _weigh(self) -> None:
+    @cached_property
+    def _heaviness(self) -> dict[JobKind, int]:
+        """Bytes/s of a job of each kind in the mean, as a power of two: less is no difference."""
         moved: dict[JobKind, float] = {}
         ran_s: dict[JobKind, float] = {}
         for job in self._view.live:
@@ -92,7 +88,7 @@ class RunOrder:
             if counters is not None:
                 moved[kind] = moved.get(kind, 0.0) + (counters.moved_bytes or 0)
                 ran_s[kind] = ran_s.get(kind, 0.0) + job.run_s_at(self._view.now_s)
-        self._heaviness = {
+        return {
             kind: round(math.log2(max(1.0, size / max(1.0, ran_s[kind]))))
             for kind, size in moved.items()
         }
