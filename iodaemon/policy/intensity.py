@@ -194,27 +194,6 @@ def _turning_point(known: Sequence[float], balance: Balance) -> int:
     return bisect_left(known, balance.workload, key=lambda x: (total + x) / count)
 
 
-def need_by_load(
-    system: float, workload: float, running: int, *, bandwidth: float, full: float
-) -> float:
-    """How much reordering would help, 0 to 1, where the bandwidth is known.
-
-    Args:
-        system: S.
-        workload: W, in the same unit.
-        running: jobs of which S is the mean.
-        bandwidth: of the storage, in the same unit, above 0.
-        full: the part of it from which on the need is 1, above 0.
-    """
-    return min(1.0, max(system, workload) * max(1, running) / (full * bandwidth))
-
-
-def need_by_imbalance(system: float, workload: float) -> float:
-    """How much reordering would help, 0 to 1, by S and W alone."""
-    larger = max(system, workload)
-    return abs(system - workload) / larger if larger > 0.0 else 0.0
-
-
 def told_way(scale: Scale, intensity: float, told: Callable[[float], str]) -> str:
     """What the start of a job of this intensity does to S, and how that compares with others.
 

@@ -52,15 +52,7 @@ from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.platform import PartitionId, Platform
 from iodaemon.core.view import NotNow, View
 from iodaemon.policy.headroom import Headroom, told_rate
-from iodaemon.policy.intensity import (
-    Balance,
-    Scale,
-    balance_of,
-    need_by_imbalance,
-    need_by_load,
-    scale_of,
-    told_way,
-)
+from iodaemon.policy.intensity import Balance, Scale, balance_of, scale_of, told_way
 from iodaemon.policy.shadow_time import (
     BACKFILL,
     find_shadow,
@@ -295,13 +287,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return scale_of(line.arrivals_s, line.known, balance, alpha)
 
     def _auto(self, balance: Balance, platform: Platform) -> float:
-        system, workload = balance.system, balance.workload
-        bandwidth = self._bandwidth(platform)
-        if bandwidth is None:
-            return self.auto_most * need_by_imbalance(system, workload)
-        return self.auto_most * need_by_load(
-            system, workload, len(balance.running), bandwidth=bandwidth, full=self.auto_full
-        )
+        """An alpha by how much reordering would help just now (see ``intensity``)."""
+        larger, bandwidth = max(balance.system, balance.workload), self._bandwidth(platform)
+        if bandwidth is not None:
+            load = larger * max(1, len(balance.running)) / (self.auto_full * bandwidth)
+            return self.auto_most * min(1.0, load)
+        apart = abs(balance.system - balance.workload)
+        return self.auto_most * (apart / larger if larger > 0.0 else 0.0)
 
     def _bandwidth(self, platform: Platform) -> float | None:
         """What all storage delivers, bytes/s; None: not known, or operations are balanced."""
