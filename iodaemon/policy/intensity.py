@@ -165,7 +165,6 @@ def scale_of(
     Args:
         arrivals_s: rising.
         known: the known intensities of the queue, rising.
-        balance: S and W now.
         alpha: the reordering intensity.
     """
     least = most = 0.0

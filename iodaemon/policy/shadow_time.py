@@ -54,8 +54,6 @@ def expected_end_s(
     will be killed, whatever its walltime was, and now if it has been. Never before ``now_s``.
 
     Args:
-        job: which.
-        now_s: the instant.
         stops_at_once: one that is being ended heeds it now: when it has ended at the soonest.
         extra_s: by how much it lasts longer than its walltime says.
         typical_s: how long it is taken to last where it has no walltime. None: not known.
@@ -117,7 +115,6 @@ class Prospect:
 
     Args:
         draft: what is free now, without what has started on it.
-        now_s: the instant.
         ends: those that hold something and are expected to end, in that order (``ends_of``).
 
     Attributes:
@@ -237,7 +234,6 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """When and where there will be room for a job.
 
     Attributes:
-        partition: there.
         at_s: at the latest then, if nothing else starts.
     """
 
@@ -273,8 +269,6 @@ def find_shadow(
 
     Args:
         draft: with the jobs started on it.
-        job: what is to fit.
-        now_s: the instant.
         budget: its I/O has to fit in as well. None: it does not matter.
         stops_at_once: count on jobs that are being ended to heed it now, not when they are killed.
         typical: how long jobs without walltime are taken to run, where that is known. None: for
@@ -340,8 +334,6 @@ class Head(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
     """The first job that does not start.
 
     Attributes:
-        job: which.
-        reason: what it lacks.
         kept: what is kept for it. None: nothing can be, and nobody overtakes it.
         is_promised: its time is a promise; otherwise room is kept from now on.
         is_expected: its time is an estimate.
@@ -361,7 +353,6 @@ class Head(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
         """What it waits for, and until when.
 
         Args:
-            now_s: the instant.
             space: of what it needs space, ``on tier fast``; None: that is not told.
         """
         what = f"which waits for {told_cpus(self.job.spec.cpus)}"
@@ -386,7 +377,6 @@ def admission_plan(
     """Starts in their order, and what the head is told and promised.
 
     Args:
-        starts: in this order.
         head: None: all that was looked at started.
         fails: other jobs that do not start, and why.
     """

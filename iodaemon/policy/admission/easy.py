@@ -141,12 +141,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 class _Round:
     """What one decision comes to.
 
-    Args:
-        view: the state.
-        budget: for the jobs' I/O.
-
     Attributes:
-        starts: in this order.
         head: None: all that was looked at started.
     """
 

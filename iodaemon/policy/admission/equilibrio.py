@@ -94,9 +94,7 @@ class Blocked(msgspec.Struct, frozen=True, kw_only=True):
     """The first that finds no room.
 
     Attributes:
-        job: which.
         scale: of its turn.
-        reason: what it lacks.
         is_overdue: whether it has waited for too long.
     """
 
@@ -464,29 +462,18 @@ def brought_forward(line: Line, jobs: list[Job], intensity_of: Intensity) -> Lin
 # -- one decision ----------------------------------------------------------------------------------
 
 
-class _Out(msgspec.Struct, frozen=True, kw_only=True):
-    """A start, and what to say if others had come earlier, under which code."""
-
-    placed: Placed
-    job: Job
-    why: str
-    code: str = _ORDER
-
-
 class _Turns:
     """What one decision comes to: the line gets shorter, the draft fuller.
 
     Args:
-        view: the state.
         line: all that wait; left as it is.
         balance: S and W before.
         late_s: who came before this instant has waited for too long.
 
     Attributes:
         line: those who may start.
-        balance: S and W now.
         draft: where they start.
-        outs: who starts, in this order.
+        outs: who starts, in this order, each with what to say if others had come earlier.
         headroom: what regulation leaves.
     """
 
@@ -495,7 +482,7 @@ class _Turns:
         self.now_s = view.now_s
         self.line = line.copy()
         self.balance = balance
-        self.outs: list[_Out] = []
+        self.outs: list[tuple[Job, Placed]] = []
         self._late_s = late_s
         self.headroom = Headroom(view)
         self._left_out: list[Job] = []
@@ -519,8 +506,8 @@ class _Turns:
 
     def start(self, job: Job, partition: PartitionId, why: str, code: str = _ORDER) -> None:
         """The job starts; it stays in the line."""
-        placed = self.draft.start(job, partition)
-        self.outs.append(_Out(placed=placed, job=job, why=why, code=code))
+        placed = self.draft.start(job, partition, Reason(code=code, text=why))
+        self.outs.append((job, placed))
         self.headroom.take(job)
 
     def take_turn(self, place: int, partition: PartitionId, why: str) -> None:
@@ -551,19 +538,20 @@ class _Turns:
             self.line = line.only(stay)
 
 
-def _without(line: Line, outs: list[_Out]) -> tuple[tuple[Placed, ...], Line]:
+def _without(line: Line, outs: list[tuple[Job, Placed]]) -> tuple[tuple[Placed, ...], Line]:
     """The starts, those before whom others had come with a reason, and the line without them."""
     if not outs:
         return (), line
-    places = {out.job.id: line.place_of(out.job) for out in outs}
+    places = {job.id: line.place_of(job) for job, _ in outs}
     gone = sorted(places.values())
     before = {place: number for number, place in enumerate(gone)}
     starts = []
-    for out in outs:
-        place = places[out.job.id]
-        passed = place - before[place]
-        why = Reason(code=out.code, text=f"{out.why}; {told_passed(passed)}") if passed else None
-        starts.append(msgspec.structs.replace(out.placed, why=why))
+    for job, placed in outs:
+        passed, why = places[job.id] - before[places[job.id]], placed.why
+        if why is not None:
+            told = Reason(code=why.code, text=f"{why.text}; {told_passed(passed)}")
+            why = told if passed else None
+        starts.append(msgspec.structs.replace(placed, why=why))
     shorter = line.copy()
     for place in reversed(gone):
         shorter.remove(place)

@@ -32,7 +32,7 @@ there at the beginning, and its packs are given to I/O nodes before (``static``)
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final, Literal
 
@@ -198,11 +198,9 @@ class Turns:
     """Who starts in one decision, as far as regulation lets them.
 
     Args:
-        view: the state.
         pending: the jobs of all packs, and others.
 
     Attributes:
-        starts: in this order.
         following: what is left of packs that have begun.
         refusals: why these jobs do not start, whose turn it is.
     """
@@ -346,24 +344,14 @@ def _last_job(ends: Mapping[PartitionId, JobId], partition: PartitionId) -> str:
 
 def _ends(view: View, starts: Iterable[Placed]) -> dict[PartitionId, JobId]:
     """The job with which each socket's present pack is expected to end, by what is left of it."""
+    held = [(job.partition, job) for job in view.live if job.partition is not None]
+    held += [(placed.partition, view.job(placed.job_id)) for placed in starts]
     last: dict[PartitionId, tuple[float, JobId]] = {}
-    for partition, left_s, job_id in [*_running(view), *_starting(view, starts)]:
-        last[partition] = max(last.get(partition, (-math.inf, job_id)), (left_s, job_id))
+    for partition, job in held:
+        walltime_s = job.spec.walltime_s
+        left_s = math.inf if walltime_s is None else walltime_s - job.run_s_at(view.now_s)
+        last[partition] = max(last.get(partition, (-math.inf, job.id)), (left_s, job.id))
     return {partition: job_id for partition, (_, job_id) in sorted(last.items())}
-
-
-def _running(view: View) -> Iterator[tuple[PartitionId, float, JobId]]:
-    for job in view.live:
-        if job.partition is not None:
-            walltime_s = job.spec.walltime_s
-            left_s = math.inf if walltime_s is None else walltime_s - job.run_s_at(view.now_s)
-            yield job.partition, left_s, job.id
-
-
-def _starting(view: View, starts: Iterable[Placed]) -> Iterator[tuple[PartitionId, float, JobId]]:
-    for placed in starts:
-        walltime_s = view.job(placed.job_id).spec.walltime_s
-        yield placed.partition, math.inf if walltime_s is None else walltime_s, placed.job_id
 
 
 def _in_words(ends: Mapping[PartitionId, JobId]) -> str:

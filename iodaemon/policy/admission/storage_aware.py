@@ -130,8 +130,6 @@ class Spare(msgspec.Struct, frozen=True, kw_only=True):
     """What is left beside the head when it is to start, for those that run on.
 
     Attributes:
-        prospect: by which it is to.
-        moment: of that.
         most: slots of one partition.
         aside: slots of its partition that are free now and kept for it.
         space: bytes of its tier; infinite where it needs none.
@@ -250,9 +248,6 @@ class Wishes:
 
     Args:
         tiers: of the view, the fastest first.
-
-    Attributes:
-        tiers: likewise.
     """
 
     def __init__(self, tiers: tuple[Tier, ...]) -> None:
@@ -303,8 +298,6 @@ def _choose(prospect: Prospect, wish: Wish, slots: int) -> tuple[Option | None, 
     """The way that ends the job first, and the moment at which it begins.
 
     Args:
-        prospect: what will be free.
-        wish: of the job.
         slots: the moment from which on there are slots for it.
     """
     times_s, is_best = prospect.times_s, wish.is_best
@@ -327,13 +320,11 @@ class _Round:
     """What one decision comes to.
 
     Args:
-        view: the state.
         wishes: of all jobs.
         by_estimate: a job that holds slots is expected to last as its tier says; otherwise for its
             walltime.
 
     Attributes:
-        starts: in this order.
         fails: jobs that do not want to wait for space, and why they would have to.
         head: None: all that was looked at started.
     """

@@ -24,7 +24,6 @@ def no_room(request: StorageRequest, asked: str) -> Refusal:
     """Nothing of what was asked has room.
 
     Args:
-        request: which.
         asked: in words, ``every disk``.
     """
     size = f"{request.size_bytes / 1e9:g} GB"

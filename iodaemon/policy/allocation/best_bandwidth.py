@@ -83,7 +83,6 @@ def worst_gb_per_s(write: float, others: Sequence[Allocation], request: StorageR
     Args:
         write: what it writes alone, GB/s.
         others: those that overlap the request; at least one.
-        request: with what length.
     """
     start_s, end_s = request.start_s, request.end_s
     shared = write / (len(others) + 1)

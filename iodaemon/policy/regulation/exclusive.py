@@ -441,13 +441,7 @@ class _Look:
 
 
 def rank(claims: Iterable[Claim], order: str, now_s: float) -> list[Claim]:
-    """The claims in this order; those it knows too little of come last, by the time of asking.
-
-    Args:
-        claims: each job once.
-        order: a name of ``ORDERS``.
-        now_s: the instant of the decision.
-    """
+    """The claims in this order; those it knows too little of come last, by the time of asking."""
     return sorted(claims, key=lambda claim: _key(claim, order, now_s))
 
 
@@ -455,7 +449,6 @@ def hand_out(holders: Mapping[DeviceId, JobId], ranked: Sequence[Claim]) -> Hand
     """Give each device that is free to the first claim for it.
 
     Args:
-        holders: who has which device.
         ranked: the claims, the first one first.
     """
     taken = dict(holders)
@@ -478,8 +471,6 @@ def who_has_it(handed: Handed, job_id: JobId, *, has_it: bool) -> str:
     """Behind whom a claim waits, in words.
 
     Args:
-        handed: how the devices were handed out.
-        job_id: whose claim.
         has_it: the one it is behind has its turn; False: it waits as well.
     """
     other = handed.behind[job_id]
@@ -505,8 +496,6 @@ def claim_of(view: View, job: Job, *, requested_s: float, bytes_per_s: float) ->
     """What is known of a job that wants its turn.
 
     Args:
-        view: the state.
-        job: the job.
         requested_s: since when it wants it.
         bytes_per_s: what a lone job gets: turns bytes into seconds of I/O.
     """

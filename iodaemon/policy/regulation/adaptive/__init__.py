@@ -197,20 +197,47 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return plan, now.memory()
 
     def refill(self, view: View, memory: Memory | None) -> tuple[RegulationPlan, Memory | None]:
-        """Let whoever stands still take the place of a job that has just ended."""
+        """Let those come back for whom there is room, and leave everything else as it is.
+
+        One comes back in any case when no other job runs. Measured: without it jobs of a second or
+        two leave a disk idle for half a timeslice each.
+        """
         if memory is None:
             return RegulationPlan(starts=view.start_limit), None
-        return _refill(view, memory)
+        order = RunOrder(view)
+        running = {job.id for job in view.running}
+        fresh = running - memory.jobs.keys()
+        resumes: dict[JobId, Reason] = {}
+        for resource, limiter in memory.limiters.items():
+            waiting = order.in_order(resource, _waiting(view, memory, resource))
+            if limiter.target is not None:
+                here = len(running & memory.crew.get(resource, frozenset()) | fresh)
+                waiting = waiting[: max(0, limiter.target - here)]
+            why = Reason(code="Fits", text=_told_room(resource))
+            resumes |= {job.id: why for job in waiting}
+        if not running and not resumes:
+            still = [job for job in view.suspended if job.id in memory.held and not job.user_hold]
+            alone = Reason(code="Fits", text="no other job runs")
+            resumes = {job.id: alone for job in order.in_order(MEMORY, still)[:1]}
+        plan = RegulationPlan(
+            resumes=tuple(resumes),
+            caps=view.caps,
+            reasons=resumes,
+            starts=view.start_limit,
+            io_headroom_bytes_per_s=view.io_headroom_bytes_per_s,
+            limits=memory.limits,
+        )
+        back = frozenset(resumes)
+        crew = {
+            resource: jobs | {i for i in back if memory.held[i] == resource}
+            for resource, jobs in memory.crew.items()
+        }
+        held = {i: r for i, r in memory.held.items() if i not in back}
+        return plan, msgspec.structs.replace(memory, held=held, crew=crew)
 
 
 class _Timeslice:
-    """One decision, while it is made. Each method is called once, in their order.
-
-    Args:
-        rule: the parameters.
-        view: at the end of the slice.
-        before: what was remembered at its beginning.
-    """
+    """One decision, while it is made. Each method is called once, in their order."""
 
     def __init__(self, rule: Rule, view: View, before: Memory) -> None:
         self._rule = rule
@@ -679,43 +706,6 @@ class _Timeslice:
         """Who contends for it and runs in the slice that begins now."""
         stay = {job.id for job in self._crew.of(resource)}.difference(self._suspends)
         return frozenset(stay | {i for i in self._resumes if self._held.get(i) == resource})
-
-
-def _refill(view: View, before: Memory) -> tuple[RegulationPlan, Memory]:
-    """Let those come back for whom there is room, and leave everything else as it is.
-
-    One comes back in any case when no other job runs.
-    """
-    order = RunOrder(view)
-    running = {job.id for job in view.running}
-    fresh = running - before.jobs.keys()
-    resumes: dict[JobId, Reason] = {}
-    for resource, limiter in before.limiters.items():
-        waiting = order.in_order(resource, _waiting(view, before, resource))
-        if limiter.target is not None:
-            here = len(running & before.crew.get(resource, frozenset()) | fresh)
-            waiting = waiting[: max(0, limiter.target - here)]
-        why = Reason(code="Fits", text=_told_room(resource))
-        resumes |= {job.id: why for job in waiting}
-    if not running and not resumes:
-        still = [job for job in view.suspended if job.id in before.held and not job.user_hold]
-        alone = Reason(code="Fits", text="no other job runs")
-        resumes = {job.id: alone for job in order.in_order(MEMORY, still)[:1]}
-    plan = RegulationPlan(
-        resumes=tuple(resumes),
-        caps=view.caps,
-        reasons=resumes,
-        starts=view.start_limit,
-        io_headroom_bytes_per_s=view.io_headroom_bytes_per_s,
-        limits=before.limits,
-    )
-    back = frozenset(resumes)
-    crew = {
-        resource: jobs | {i for i in back if before.held[i] == resource}
-        for resource, jobs in before.crew.items()
-    }
-    held = {i: r for i, r in before.held.items() if i not in back}
-    return plan, msgspec.structs.replace(before, held=held, crew=crew)
 
 
 def _waiting(view: View, before: Memory, resource: str) -> list[Job]:

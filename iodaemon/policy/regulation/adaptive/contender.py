@@ -110,13 +110,7 @@ class Contenders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_contenders(view: View, before: Mapping[JobId, Seen], interval_s: float) -> Contenders:
-    """Who contends for what.
-
-    Args:
-        view: at the end of the slice.
-        before: the jobs at its beginning.
-        interval_s: how long it was.
-    """
+    """Who contends for what."""
     now: dict[JobId, Seen] = {}
     doing: dict[JobId, Doing] = {}
     jobs: list[Job] = []

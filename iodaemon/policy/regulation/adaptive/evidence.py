@@ -132,10 +132,7 @@ def read_on(
     What was read again is held against what the same read: the jobs, or the whole machine.
 
     Args:
-        reads: until then.
         before: the node's counters at the beginning of the slice.
-        view: at its end.
-        interval_s: how long it was.
         own_bytes: that the jobs read in it.
         counts: it belongs to the time since the last change; the slice of the change does not.
     """

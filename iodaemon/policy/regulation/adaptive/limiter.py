@@ -236,10 +236,8 @@ def end(limiter: Limiter, gain: float | None, now_s: float) -> tuple[Limiter, Tr
     """What is known once the trial has come to its end.
 
     Args:
-        limiter: with a trial.
         gain: how many times as much got done as before. None: it cannot be told; then proof
             decides, and without proof it is undone.
-        now_s: the end.
     """
     trial = limiter.trial
     assert trial is not None

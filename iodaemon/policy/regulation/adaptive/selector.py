@@ -156,7 +156,6 @@ def slow_down(view: View, device: str, contenders: Sequence[Job], many: int) -> 
     """The caps of those who may have one, at most so many; who has one keeps it.
 
     Args:
-        view: at the end of the slice.
         device: that they are too many for.
         contenders: all of them, those first that are to be slowed down first.
         many: how many are too many.
