@@ -1,6 +1,6 @@
-"""Whether there is room for a job: below a budget of I/O, and in what regulation leaves.
+"""Whether a job's I/O has room: in a budget of bandwidth, and in the headroom of regulation.
 
-A job of whose I/O nothing is known adds nothing to either: what is not known cannot be budgeted.
+A job whose I/O is unknown adds nothing to either.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from iodaemon.core.view import View
 IO_BUDGET: Final = "IoBudget"
 """The code of the reason of a job for which there is no room in a budget."""
 IO_HEADROOM: Final = "IoHeadroom"
-"""Likewise in what regulation leaves room for."""
+"""The same for the headroom of regulation."""
 FOR_STORAGE: Final = frozenset({IO_BUDGET, IO_HEADROOM})
-"""Why jobs wait that wait for the storage's bandwidth."""
+"""The codes of jobs that wait for the storage's bandwidth."""
 ALONE_SHARE: Final = 0.1
 """A job is as good as alone where all others move at most this part of what it moves (ours)."""
 NEXT_TO_NOTHING: Final = 0.01
@@ -33,15 +33,15 @@ def told_rate(rate_bytes_per_s: float) -> str:
 
 
 class Budget:
-    """What the jobs that hold slots are expected to move together, below a limit.
+    """The I/O expected of all jobs that hold slots, held against a limit.
 
     Args:
-        view: whose live jobs count.
-        limit_bytes_per_s: infinite: none.
-        demand: what a job is expected to move, bytes/s; 0 where nothing is known.
+        view: its live jobs count.
+        limit_bytes_per_s: infinite if there is no budget.
+        demand: the rate expected of a job, bytes/s; 0 if unknown.
 
     Attributes:
-        used_bytes_per_s: their sum now.
+        used_bytes_per_s: the sum of these rates now.
     """
 
     def __init__(
@@ -56,20 +56,20 @@ class Budget:
         self.used_bytes_per_s = math.fsum(self._rates.values())
 
     def rate(self, job: Job) -> float:
-        """What the job counts for, bytes/s."""
+        """The rate that the job counts for, bytes/s."""
         if self.limit_bytes_per_s == math.inf:
             return 0.0
         rate = self._rates.get(job.id)
         return self._demand(job) if rate is None else rate
 
     def is_open(self, job: Job) -> bool:
-        """Whether it may turn out to do more than it counts for: nothing is known of its I/O."""
+        """Whether the job may do more than it counts for, since its I/O is unknown."""
         return self.limit_bytes_per_s < math.inf and not self._view.expected(job.id).is_known
 
     def fits(self, rate_bytes_per_s: float, used_bytes_per_s: float) -> bool:
-        """Whether so much may be added where so much is used.
+        """Whether a rate may be added to what is used.
 
-        What is above the limit by itself may where it is as good as alone.
+        A rate above the limit may be added if the job is as good as alone.
         """
         if rate_bytes_per_s <= 0.0:
             return True
@@ -97,14 +97,14 @@ class Budget:
 
 
 class Headroom:
-    """What regulation lets admission add: I/O and jobs, less what has started since it said so.
+    """The I/O and the jobs that regulation lets admission add, less what has started since.
 
-    As far as its I/O goes a job that is not known to do any, or next to none, may always start; so
-    may one that is as good as alone: else one that moves more than there ever is room for would
-    wait for ever. How many jobs may start whatever their I/O: ``StartGate``.
+    A job that is not known to do I/O, or does next to none, has room for it at any time; so has a
+    job that is as good as alone, or one larger than any headroom would wait for ever. The number
+    of jobs is limited by ``StartGate``.
 
     Attributes:
-        left_bytes_per_s: None: no limit.
+        left_bytes_per_s: None if there is no limit.
     """
 
     def __init__(self, view: View) -> None:
@@ -128,7 +128,7 @@ class Headroom:
 
     @property
     def shut_by(self) -> Reason | None:
-        """Why no job at all may start now; None: one might."""
+        """Why no job may start now; None if one might."""
         return self._gate.shut_by
 
     def has_room(self, job: Job) -> bool:
@@ -154,7 +154,7 @@ class Headroom:
         return Reason(code=IO_HEADROOM, text=f"{text} now")
 
     def limit_refusal(self, job: Job) -> Reason | None:
-        """Why it may not, as regulation limits the number of jobs; None: not for that."""
+        """Why the limit on the number of jobs keeps it from starting; None if it does not."""
         return self._gate.refusal(job)
 
     def take(self, job: Job) -> None:
@@ -165,7 +165,7 @@ class Headroom:
             self._others += rate
 
     def _rate(self, job: Job) -> float:
-        """What it is expected to move, looked up once."""
+        """The rate expected of the job, looked up once, bytes/s."""
         rate = self._rates.get(job.id)
         if rate is None:
             rate = self._rates[job.id] = self._view.predicted(job.id).rate_bytes_per_s

@@ -1,9 +1,9 @@
 """When there will be room for a job, by the expected ends of those that hold slots and space.
 
-A job ends at the latest when its walltime is used up. Time for which it stands still does not count
-against it: a suspended job has all of what was left still before it. A job without walltime
-never ends, as far as is known; how long earlier runs of it took is an estimate, and no promise is
-made by it. A job that outlasts its estimate is taken to need twice as much.
+A job ends at the latest when its walltime is used up. Suspended time does not count: a suspended
+job keeps the rest of its walltime. A job without walltime has no known end; the length of its
+earlier runs is an estimate, and no promise rests on it. The estimate of a job that outlasts it is
+doubled.
 
 Source: Mu'alem and Feitelson, IEEE TPDS 2001, section 2 (EASY: shadow time and extra nodes);
 Tsafrir, Etsion and Feitelson, IEEE TPDS 2007 (run times of earlier jobs in place of estimates, and
@@ -48,15 +48,15 @@ def expected_end_s(
     extra_s: float = 0.0,
     typical_s: float | None = None,
 ) -> float:
-    """When a live job has ended at the latest; infinite where it has no walltime.
+    """The latest time at which a live job ends; infinite without a walltime.
 
-    Of a job that has not begun to run, if it did now. One that is being ended has ended when it
-    will be killed, whatever its walltime was, and now if it has been. Never before ``now_s``.
+    A job that does not run yet counts as if it began now. A job that is being ended ends when it is
+    killed, whatever its walltime. The result is never before ``now_s``.
 
     Args:
-        stops_at_once: one that is being ended heeds it now: when it has ended at the soonest.
-        extra_s: by how much it lasts longer than its walltime says.
-        typical_s: how long it is taken to last where it has no walltime. None: not known.
+        stops_at_once: a job that is being ended ends now instead.
+        extra_s: how much longer than its walltime it lasts.
+        typical_s: the expected run time of a job without walltime. None: unknown.
     """
     walltime_s = job.spec.walltime_s
     if walltime_s is not None:
@@ -82,13 +82,13 @@ def _corrected(typical_s: float, ran_s: float) -> float:
 
 
 def ends_of(jobs: Iterable[Job], end_of: Callable[[Job], float]) -> list[End]:
-    """The expected ends of those that have one, in their order; of equal ones the lower id."""
+    """The finite ends of these jobs, by time and then by id."""
     ends = [(end_of(job), job.id, job) for job in jobs]
     return sorted([each for each in ends if each[0] < math.inf])
 
 
 def latest_end_s(jobs: Iterable[Job], now_s: float) -> float | None:
-    """When the last of these has ended, those without walltime left out; None: there are none."""
+    """The last of the known ends of these jobs; None if no end is known."""
     ends = ends_of(jobs, lambda job: expected_end_s(job, now_s))
     return ends[-1][0] if ends else None
 
@@ -107,18 +107,17 @@ def most_free(view: PlacementView) -> int:
 
 
 class Prospect:
-    """Moments from now on, at each of which more is free; found by their index.
+    """What is free at each moment from now on, by the index of the moment.
 
-    Moment 0 is now, with what is free; of those that are to end now as well, which have not yet,
-    the room comes with moment 1. Nothing is taken in it but what is taken now, so that what is free
-    only grows.
+    Moment 0 is now, with what is free now. Each end of a job is a further moment, also an end that
+    is due now. Nothing starts in between, so what is free only grows.
 
     Args:
-        draft: what is free now, without what has started on it.
-        ends: those that hold something and are expected to end, in that order (``ends_of``).
+        draft: what is free now, without the jobs started on it.
+        ends: of the jobs that hold slots or space (``ends_of``).
 
     Attributes:
-        times_s: of the moments.
+        times_s: the time of each moment.
     """
 
     def __init__(self, draft: Draft, now_s: float, ends: Sequence[End]) -> None:
@@ -129,21 +128,21 @@ class Prospect:
         self._disks: dict[TierName, list[list[int]]] = {}
 
     def slots_from(self, cpus: int) -> int:
-        """From which moment on one partition has so many slots; ``NEVER``."""
+        """The first moment at which one partition has so many free slots, or ``NEVER``."""
         first = len(self.times_s)
         for free in self._slots.values():
             first = min(first, bisect_left(free, cpus))
         return first if first < len(self.times_s) else NEVER
 
     def partition_at(self, moment: int) -> PartitionId:
-        """That with the most free slots then; of equals the lowest number."""
+        """The partition with the most free slots at this moment; of equals the lowest number."""
         return max(self._slots, key=lambda number: (self._slots[number][moment], -number))
 
     def slots_at(self, moment: int, partition: PartitionId) -> int:
         return self._slots[partition][moment]
 
     def room_from(self, tier: TierName | None, parts: Sequence[int]) -> int:
-        """From which moment on the tier's disks have room for the parts; ``NEVER``."""
+        """The first moment at which the tier's disks have room for the parts, or ``NEVER``."""
         if not parts or tier is None:
             return 0
         disks = self._disks.get(tier) or self._free_of(tier)
@@ -157,13 +156,13 @@ class Prospect:
         return first if first < len(self.times_s) else NEVER
 
     def most_now(self, tier: TierName) -> int:
-        """What is free now of its disk that has most."""
+        """Free bytes now on the tier's emptiest disk."""
         return max(free[0] for free in self._free_of(tier))
 
     def has_room_beside(
         self, moment: int, tier: TierName, parts: Sequence[int], shares: Iterable[Share]
     ) -> bool:
-        """Whether the parts have room then if the shares are taken as well, and stay."""
+        """Whether the parts fit at this moment if the shares are taken as well, and stay taken."""
         taken: dict[DiskId, int] = {}
         for share in shares:
             if share.tier == tier:
@@ -176,11 +175,11 @@ class Prospect:
         return have_room(free, parts)
 
     def free_at(self, moment: int, tier: TierName) -> int:
-        """Bytes of all its disks together that are free then."""
+        """Free bytes of all the tier's disks together at this moment."""
         return sum(free[moment] for free in self._free_of(tier))
 
     def last_until(self, time_s: float) -> int:
-        """The last moment that is not after this time."""
+        """The last moment not after this time."""
         return max(0, bisect_right(self.times_s, time_s) - 1)
 
     def _slots_of(self, partition: PartitionId, size: int) -> list[int]:
@@ -193,7 +192,7 @@ class Prospect:
         return found
 
     def _free_of(self, tier: TierName) -> list[list[int]]:
-        """A list a disk: free bytes by moment."""
+        """Free bytes by moment, one list for each disk."""
         known = self._disks.get(tier)
         if known is not None:
             return known
@@ -215,11 +214,11 @@ class Prospect:
 
 
 def have_room(free: Sequence[int], parts: Sequence[int]) -> bool:
-    """Whether the parts, of which all but the least are equal, find room on disks.
+    """Whether the parts fit on the disks.
 
     Args:
-        free: of each disk, bytes.
-        parts: the largest first.
+        free: free bytes of each disk.
+        parts: the largest first; all but the last are equal.
     """
     if len(parts) == 1:
         return max(free) >= parts[0]
@@ -231,22 +230,18 @@ def have_room(free: Sequence[int], parts: Sequence[int]) -> bool:
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """When and where there will be room for a job.
-
-    Attributes:
-        at_s: at the latest then, if nothing else starts.
-    """
+    """When, at the latest, and where a job has room if nothing else starts."""
 
     partition: PartitionId
     at_s: float
 
 
 class Shadow(Kept, frozen=True, kw_only=True):
-    """That, and what is left beside the job then.
+    """The same, with the slots and the part of the budget that are left beside the job then.
 
     Attributes:
-        spare: slots of the partition that are free then beside those of the job.
-        spare_bytes_per_s: of the budget, likewise; infinite where there is none.
+        spare: slots of the partition.
+        spare_bytes_per_s: infinite without a budget.
     """
 
     spare: int
@@ -262,25 +257,24 @@ def find_shadow(
     stops_at_once: bool = False,
     typical: Callable[[Job], float | None] | None = None,
 ) -> Shadow | None:
-    """The earliest room for a job, by the expected ends of those who hold slots.
+    """The earliest room for a job, by the expected ends of the jobs that hold slots.
 
-    O(L log L) with L live jobs. Of two partitions at one time the one with more to spare, then the
-    lower number.
+    O(L log L) for L live jobs. Of two partitions at the same time: the one with more free slots,
+    then the lower number.
 
     Args:
         draft: with the jobs started on it.
-        budget: its I/O has to fit in as well. None: it does not matter.
-        stops_at_once: count on jobs that are being ended to heed it now, not when they are killed.
-        typical: how long jobs without walltime are taken to run, where that is known. None: for
-            ever.
+        budget: into which the job's I/O must fit as well. None: no condition.
+        stops_at_once: jobs that are being ended end now, not when they are killed.
+        typical: the expected run time of jobs without walltime. None: they have no end.
 
     Returns:
-        None where it never fits, as far as is known.
+        None if the job never fits, as far as is known.
     """
 
     def end_s(other: Job) -> float:
-        has_none = typical is not None and other.spec.walltime_s is None
-        typical_s = typical(other) if typical is not None and has_none else None
+        ask = typical if other.spec.walltime_s is None else None
+        typical_s = None if ask is None else ask(other)
         return expected_end_s(other, now_s, stops_at_once=stops_at_once, typical_s=typical_s)
 
     ends = ends_of(draft.live, end_s)
@@ -305,13 +299,13 @@ def find_shadow(
 
 
 def space_from_s(draft: Draft, job: Job, now_s: float) -> float | None:
-    """The earliest time, from now on, at which the job finds space, if nobody else takes any.
+    """The earliest time at which the job finds space if no other job takes any.
 
-    A job that ends gives its space back when that is cleared, which takes no time here. What is
-    kept of jobs that have ended is not counted on: it may be kept for ever.
+    The space of a job is free as soon as it ends: clearing takes no time here. Space kept of jobs
+    that have ended does not count, since it may be kept for ever.
 
     Returns:
-        None where nobody can tell: by the walltimes that are known it never does.
+        None if the job never finds space by the walltimes that are known.
     """
     gone: list[JobId] = list(draft.clearing)
     holders = (other for other in draft.live if other.shares)
@@ -334,11 +328,11 @@ class Head(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
     """The first job that does not start.
 
     Attributes:
-        kept: what is kept for it. None: nothing can be, and nobody overtakes it.
-        is_promised: its time is a promise; otherwise room is kept from now on.
-        is_expected: its time is an estimate.
-        is_limited: it waits for regulation to let more jobs start.
-        stops_at_once: its time reckons with jobs that are to end and have not.
+        kept: the room kept for it. None: no room can be kept, and no job overtakes it.
+        is_promised: whether the time of the room is a promise. If False the room is kept from now.
+        is_expected: whether that time is an estimate.
+        is_limited: whether it waits for regulation to let more jobs start.
+        stops_at_once: whether that time counts on jobs that are being ended to end now.
     """
 
     job: Job
@@ -350,10 +344,10 @@ class Head(msgspec.Struct, Generic[K], frozen=True, kw_only=True):
     stops_at_once: bool = False
 
     def told_wait(self, now_s: float, space: str | None) -> str:
-        """What it waits for, and until when.
+        """What it waits for and until when, for people.
 
         Args:
-            space: of what it needs space, ``on tier fast``; None: that is not told.
+            space: where it needs space, such as ``on tier fast``. None: not told.
         """
         what = f"which waits for {told_cpus(self.job.spec.cpus)}"
         if self.reason.code == NO_SPACE and space is not None:
@@ -374,10 +368,10 @@ def admission_plan(
     head: Head[Any] | None,
     fails: Mapping[JobId, Reason] = MappingProxyType({}),
 ) -> AdmissionPlan:
-    """Starts in their order, and what the head is told and promised.
+    """The plan with these starts, and what the head is told and promised.
 
     Args:
-        head: None: all that was looked at started.
+        head: None if all jobs that were looked at start.
         fails: other jobs that do not start, and why.
     """
     reasons, promises = dict(fails), {}
@@ -389,19 +383,19 @@ def admission_plan(
 
 
 def told_span(seconds: float) -> str:
-    """How long: ``90 s``, ``15 min``, ``2.5 h``."""
+    """A duration: ``90 s``, ``15 min``, ``2.5 h``."""
     if seconds < 120.0:
         return f"{seconds:.0f} s"
     return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.1f} h"
 
 
 def told_passed(count: int) -> str:
-    """Whom a start out of turn passes: ``passes 1 earlier job``."""
+    """How many jobs a start out of turn passes: ``passes 1 earlier job``."""
     return f"passes {count} earlier job{'' if count == 1 else 's'}"
 
 
 def told_cpus(count: int) -> str:
-    """So many slots: ``1 CPU``."""
+    """A number of slots: ``1 CPU``."""
     return f"{count} CPU{'' if count == 1 else 's'}"
 
 

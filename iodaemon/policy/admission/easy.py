@@ -133,17 +133,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return made
 
     def _limit(self, platform: Platform) -> float:
-        """What all jobs may move together, bytes/s; infinite where there is no budget."""
+        """The budget, bytes/s; infinite if there is none."""
         known = None if self.demand is None else platform.capacity_bytes_per_s
         return self.bandwidth_bytes_per_s or known or math.inf
 
 
 class _Round:
-    """What one decision comes to.
-
-    Attributes:
-        head: None: all that was looked at started.
-    """
+    """One decision: the jobs that start, and the head, None if all that were looked at start."""
 
     def __init__(self, view: View, budget: Budget) -> None:
         self.starts: list[Placed] = []
@@ -155,7 +151,7 @@ class _Round:
         self._headroom = Headroom(view)
 
     def start_in_order(self, queue: Iterator[Job]) -> None:
-        """Start jobs up to the first that finds no room; the rest is left in the queue."""
+        """Start jobs up to the first without room, the head; leave the rest in the queue."""
         for job in queue:
             answer = self._draft.place(job)
             refusal = answer.reason if isinstance(answer, NotNow) else self._io_refusal(job)
@@ -185,7 +181,7 @@ class _Round:
             free, beside = most_free(self._draft), self._free_beside(shadow)
 
     def may_take_its_bandwidth(self, job: Job) -> bool:
-        """Whether the job can turn out to do I/O that the head is promised."""
+        """Whether the job may turn out to use bandwidth that is promised to the head."""
         head = self.head
         is_kept = head is not None and (head.is_promised or head.is_expected)
         if head is None or not (is_kept or head.reason.code == IO_BUDGET):
@@ -193,7 +189,7 @@ class _Round:
         return self._budget.rate(head.job) > 0.0 and self._budget.is_open(job)
 
     def _may_take_its_space(self, job: Job) -> bool:
-        """Whether the job may hold space that the head is promised."""
+        """Whether the job may take space that is promised to the head."""
         wants = job.spec.scratch
         waits = None if self.head is None else self.head.job.spec.scratch
         if wants is None or waits is None:
@@ -203,7 +199,7 @@ class _Round:
         return any(tier.name in theirs for tier in candidates(tiers, wants))
 
     def _free_beside(self, shadow: Shadow) -> int:
-        """Slots free on one partition for a job that runs past the promise."""
+        """The most slots of one partition for a job that runs beyond the promised time."""
         draft = self._draft
         free = (
             min(shadow.spare, draft.slots_free(p.id))
@@ -241,26 +237,26 @@ class _Round:
         return Head(job=job, reason=refusal, kept=kept, is_promised=False, is_limited=is_limited)
 
     def _made_head_of_space(self, job: Job, refusal: Reason) -> Head[Shadow]:
-        """It has slots, and waits for space of a tier: slots are kept for when there will be some.
+        """The head has slots and waits for space of a tier: its slots are kept for that time.
 
-        That is when enough of those who hold space of it have ended. Where nobody can tell, they
-        are kept from now on, and only who takes none of them may start beside.
+        Space is free when enough of the jobs that hold it have ended. If that time is unknown the
+        slots are kept from now on, and only jobs that take none of them start.
         """
         at_s = space_from_s(self._draft, job, self._now_s)
         kept = self._most_free(job, self._now_s if at_s is None else at_s)
         return Head(job=job, reason=refusal, kept=kept, is_promised=at_s is not None)
 
     def _made_head_of_cores(self, job: Job, refusal: Reason) -> Head[Shadow]:
-        """There are slots for it, and not what it needs with them.
+        """The head has slots, but no cores of its own, or no memory for sharing cores.
 
-        One that waits for cores of its own keeps slots; those that share cores may go before it, as
-        they take none of its. What waits for memory is passed by nobody: they would take that.
+        Slots are kept for a head that waits for cores; jobs that share cores may start before it,
+        since they take none. No job starts before a head that waits for memory.
         """
         kept = None if job.spec.shares_cores else self._most_free(job, self._now_s)
         return Head(job=job, reason=refusal, kept=kept, is_promised=False)
 
     def _most_free(self, job: Job, at_s: float) -> Shadow:
-        """The job's slots on the partition that has most of them free, from this time on."""
+        """Slots of the partition with the most free ones, kept for the job from this time on."""
         draft, budget = self._draft, self._budget
         free = {p.id: draft.slots_free(p.id) for p in draft.platform.partitions}
         partition = max(free, key=lambda number: (free[number], -number))
@@ -273,7 +269,7 @@ class _Round:
         )
 
     def _find_shadow(self, job: Job) -> Shadow | None:
-        """When and where there is room, for its space as well; None: nobody can tell."""
+        """When and where the job has slots and space; None if unknown."""
         shadow = self._find_slots(job)
         if shadow is None or job.spec.scratch is None:
             return shadow
@@ -283,7 +279,7 @@ class _Round:
         return msgspec.structs.replace(shadow, at_s=max(shadow.at_s, at_s))
 
     def _expect(self, job: Job) -> Shadow | None:
-        """When and where room is expected, by how long earlier runs of those that run took."""
+        """When and where room is expected by the length of earlier runs; None if unknown."""
         if job.spec.scratch is not None or self._now_s - job.submitted_s >= _OVERTAKEN_FOR_S:
             return None
 
@@ -293,10 +289,10 @@ class _Round:
         return find_shadow(self._draft, job, self._now_s, self._budget, typical=typical_s)
 
     def _find_slots(self, job: Job) -> Shadow | None:
-        """When and where there is room; not put off by a job that is to end and has not yet.
+        """When and where the job has slots; a job that is being ended does not put off a promise.
 
-        It can end at any moment, so room is where it was promised: what starts beside must count
-        neither on the rest of its grace time nor on other room that comes before that is over.
+        That job can end at any moment, so the room stays where it was promised: a backfilled job
+        may count neither on the rest of the grace time nor on other room that is free before.
         """
         shadow = find_shadow(self._draft, job, self._now_s, self._budget)
         before_s = self._view.reservations.get(job.id)
@@ -310,7 +306,7 @@ class _Round:
     def _beside(
         self, job: Job, shadow: Shadow, free: int, beside: int
     ) -> tuple[PartitionId, str, Shadow] | None:
-        """Where the job may start beside the promise, why, and what it leaves of that."""
+        """Where the job may start without breaking the promise, why, and what is left of it."""
         walltime_s = job.spec.walltime_s
         is_in_time = walltime_s is not None and self._now_s + walltime_s <= shadow.at_s
         if job.spec.cpus > (free if is_in_time else beside):
@@ -367,7 +363,7 @@ def _account(view: View, job: Job, made: _Round) -> str:
 
 
 def _endless(view: View) -> str:
-    """Which jobs leave no time to promise, and what to do; empty: all have a walltime."""
+    """Names the jobs without walltime and what to do; empty if all have one."""
     ids = [str(job.id) for job in view.live if job.spec.walltime_s is None]
     if not ids:
         return ""
