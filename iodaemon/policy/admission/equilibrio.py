@@ -66,18 +66,18 @@ _ORDER: Final = "Order"
 """The code of the reason why a job starts, or waits, by its rank."""
 
 Intensity = Callable[[Job], float | None]
-"""What is known of a job's I/O intensity; None: nothing."""
+"""A job's I/O intensity; None if unknown."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """What saves work: the same is decided without it.
+    """A cache: decisions are the same without it.
 
     Attributes:
         line: the queue as it was left.
-        lessons, sampled_s, headroom, limit: by what it was decided (``View``).
-        running: intensities of what holds slots.
+        lessons, sampled_s, headroom, limit: what the decision depended on (``View``).
+        running: intensities of the jobs that hold slots.
         overdue: how many of the line had waited for too long.
-        plan: what was decided, its starts left out.
+        plan: the decision, without its starts.
     """
 
     line: Line
@@ -91,7 +91,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True):
-    """The first that finds no room.
+    """The first job without room.
 
     Attributes:
         scale: of its turn.
@@ -218,7 +218,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     # -- the turns -----------------------------------------------------------------------------
 
     def _take_turns(self, turns: _Turns) -> Blocked | None:
-        """Start the first of the line again and again; returns the first that finds no room."""
+        """Start the first of the line as long as it has room; return the first that has none."""
         while turns.has_room():
             line = turns.line
             scale = self._scale(line, turns.balance, turns.draft.platform)
@@ -236,7 +236,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def _backfill(self, turns: _Turns, first: Blocked) -> None:
-        """Start those of the line that end before the bound, in the order of the last turn."""
+        """Start jobs of the line that end before the bound, in the order of the last turn."""
         is_by_max = self.bound == "max" and not first.is_overdue
         bound_s = self._bound_s(turns, first.job, is_by_max=is_by_max)
         if bound_s is None:
@@ -273,11 +273,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     # -- what is known -------------------------------------------------------------------------
 
     def _late_s(self, now_s: float) -> float:
-        """Who came before has waited for too long; before all where nobody has."""
+        """Jobs that arrived before this time have waited for too long."""
         return -math.inf if self.longest_wait_s is None else now_s - self.longest_wait_s
 
     def _overdue(self, line: Line, now_s: float) -> int:
-        """How many of the line have waited for too long: the first ones."""
+        """How many of the line, from the first on, have waited for too long."""
         return bisect_left(line.arrivals_s, self._late_s(now_s))
 
     def _scale(self, line: Line, balance: Balance, platform: Platform) -> Scale:
@@ -294,7 +294,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return self.auto_most * (apart / larger if larger > 0.0 else 0.0)
 
     def _bandwidth(self, platform: Platform) -> float | None:
-        """What all storage delivers, bytes/s; None: not known, or operations are balanced."""
+        """The bandwidth of all storage, bytes/s; None if unknown, or if operations are balanced."""
         if self.intensity == "operations":
             return None
         return self.bandwidth_bytes_per_s or platform.capacity_bytes_per_s
@@ -304,7 +304,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return balance_of(running.values(), line.known, by_system=by_system)
 
     def _running(self, view: View, memory: Memory | None) -> dict[JobId, float | None]:
-        """Of what holds slots; looked up anew only of those that are not remembered."""
+        """The intensities of jobs that hold slots; looked up if memory does not have them."""
         known: Mapping[JobId, float | None] = {}
         if memory is not None and memory.sampled_s == view.sampled_s:
             known = memory.running
@@ -345,10 +345,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return f"by arrival and I/O intensity (alpha {self.alpha})"
 
     def _by_wait(self) -> str:
-        return f"it has waited for longer than {self._told_wait()}"
-
-    def _told_wait(self) -> str:
-        return told_span(self.longest_wait_s or 0.0)
+        return f"it has waited for longer than {told_span(self.longest_wait_s or 0.0)}"
 
     def _told(self, intensity: float) -> str:
         if self.intensity == "operations":
@@ -357,7 +354,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _is_the_same(memory: Memory, view: View, running: Mapping[JobId, float | None]) -> bool:
-    """Whether what was decided of the same queue would be decided again."""
+    """Whether the decision for the same queue would be the same again."""
     then = (memory.sampled_s, memory.headroom, memory.limit, memory.running.keys())
     now = (view.sampled_s, view.io_headroom_bytes_per_s, view.start_limit, running.keys())
     return then == now
@@ -367,15 +364,14 @@ def _is_the_same(memory: Memory, view: View, running: Mapping[JobId, float | Non
 
 
 class Line:
-    """The queue by arrival; who starts leaves it.
+    """The waiting jobs by arrival, in columns.
 
     Attributes:
-        jobs: ordered by arrival, equal ones as they came in.
-        arrivals_s: when each came, rising.
-        cpus: slots that each asks for.
-        walltimes_s: infinite where there is none.
-        intensities: None where nothing is known.
-        known: those that are known, rising.
+        jobs: by arrival, equal ones in the order of the queue.
+        arrivals_s: rising.
+        walltimes_s: infinite without a walltime.
+        intensities: None if unknown.
+        known: the known intensities, rising.
     """
 
     __slots__ = ("arrivals_s", "cpus", "intensities", "jobs", "known", "walltimes_s")
@@ -395,7 +391,7 @@ class Line:
         return other
 
     def append(self, job: Job, intensity: float | None) -> None:
-        """A job that came no earlier than the last."""
+        """Add a job that arrived no earlier than the last."""
         self.jobs.append(job)
         self.arrivals_s.append(job.queued_s)
         self.cpus.append(job.spec.cpus)
@@ -413,7 +409,7 @@ class Line:
         del self.walltimes_s[place], self.intensities[place]
 
     def only(self, places: list[int]) -> Line:
-        """The line of the jobs at these places, which rise."""
+        """The line of the jobs at these rising places."""
         other = Line()
         for name in ("jobs", "arrivals_s", "cpus", "walltimes_s", "intensities"):
             column = getattr(self, name)
@@ -422,7 +418,7 @@ class Line:
         return other
 
     def place_of(self, job: Job) -> int:
-        """Where the job, which is in it, stands."""
+        """The place of a job of the line."""
         place = bisect_left(self.arrivals_s, job.queued_s)
         while self.jobs[place].id != job.id:
             place += 1
@@ -437,12 +433,12 @@ def line_of(jobs: Iterable[Job], intensity_of: Intensity) -> Line:
 
 
 def brought_forward(line: Line, jobs: list[Job], intensity_of: Intensity) -> Line:
-    """The line of these jobs, by way of an earlier one; the very same where nothing changed.
+    """The line of these jobs, made from an earlier line; the same object if nothing changed.
 
     Args:
-        line: of before; left as it is.
+        line: the earlier one; not changed.
         jobs: in queue order.
-        intensity_of: gives what it gave when the line was made.
+        intensity_of: has the same answers as when the line was made.
     """
     count = len(line.jobs)
     if jobs[:count] != line.jobs:
@@ -463,18 +459,16 @@ def brought_forward(line: Line, jobs: list[Job], intensity_of: Intensity) -> Lin
 
 
 class _Turns:
-    """What one decision comes to: the line gets shorter, the draft fuller.
+    """One decision: jobs move from the line to the draft.
 
     Args:
-        line: all that wait; left as it is.
-        balance: S and W before.
-        late_s: who came before this instant has waited for too long.
+        line: all waiting jobs; not changed.
+        balance: S and W before the decision.
+        late_s: jobs that arrived before this time have waited for too long.
 
     Attributes:
-        line: those who may start.
-        draft: where they start.
-        outs: who starts, in this order, each with what to say if others had come earlier.
-        headroom: what regulation leaves.
+        line: the jobs that may start.
+        outs: the jobs that start, in order, each with its reason if it passes earlier jobs.
     """
 
     def __init__(self, view: View, line: Line, balance: Balance, late_s: float) -> None:
@@ -489,43 +483,43 @@ class _Turns:
         self._leave_out()
 
     def has_room(self) -> bool:
-        """Whether the smallest in the line would fit, and regulation might let it start."""
+        """Whether the smallest job of the line fits, and regulation might let it start."""
         if self.headroom.shut_by is not None:
             return False
         most = most_free(self.draft)
         return most > 0 and bool(self.line.jobs) and most >= min(self.line.cpus)
 
     def is_overdue(self) -> bool:
-        """Whether the first of the line, which is not empty, has waited for too long."""
+        """Whether the first of the line has waited for too long; the line must not be empty."""
         return self.line.arrivals_s[0] < self._late_s
 
     def refusals(self) -> dict[JobId, Reason]:
-        """Of those whom regulation leaves no room, why not."""
+        """The reasons of the jobs that regulation does not let start."""
         told = ((job.id, self.headroom.refusal(job)) for job in self._left_out)
         return {job_id: reason for job_id, reason in told if reason is not None}
 
     def start(self, job: Job, partition: PartitionId, why: str, code: str = _ORDER) -> None:
-        """The job starts; it stays in the line."""
+        """Start the job; it stays in the line."""
         placed = self.draft.start(job, partition, Reason(code=code, text=why))
         self.outs.append((job, placed))
         self.headroom.take(job)
 
     def take_turn(self, place: int, partition: PartitionId, why: str) -> None:
-        """The job at this place of the line starts, and counts for those that follow."""
+        """Start the job at this place of the line; it counts in S from now on."""
         self.start(self.line.jobs[place], partition, why)
         self.balance = self.balance.with_running(self.line.intensities[place])
         self.line.remove(place)
         self._leave_out()
 
     def keep_slots(self, place: int, partition: PartitionId) -> None:
-        """The job at this place waits for regulation alone: nobody else gets its slots."""
+        """Keep the slots of the job at this place, which waits only for regulation."""
         job = self.line.jobs[place]
         self.draft.start(job, partition)
         self._left_out.append(job)
         self.line.remove(place)
 
     def _leave_out(self) -> None:
-        """Those that regulation does not let start are not in the line, but for the overdue."""
+        """Take jobs that regulation does not let start from the line, except overdue ones."""
         if self.headroom.lets_all or self.headroom.shut_by is not None:
             return
         line, stay = self.line, []
@@ -539,7 +533,7 @@ class _Turns:
 
 
 def _without(line: Line, outs: list[tuple[Job, Placed]]) -> tuple[tuple[Placed, ...], Line]:
-    """The starts, those before whom others had come with a reason, and the line without them."""
+    """The starts, with reasons for those that pass earlier jobs, and the line without them."""
     if not outs:
         return (), line
     places = {job.id: line.place_of(job) for job, _ in outs}

@@ -55,9 +55,9 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         number: from 1 on, the longest first.
-        jobs: who is in it.
-        partition: where it will run. None: on the first that is free.
-        begun: where others of it run already, whom these follow. None: none has started.
+        jobs: the jobs in it.
+        partition: where it will run. None: on the first partition that is free.
+        begun: where other jobs of it run already. None if none has started.
     """
 
     number: int
@@ -67,7 +67,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """From one decision to the next: the packs that wait, the longest first."""
+    """The packs that wait, the longest first."""
 
     waiting: tuple[Waiting, ...] = ()
 
@@ -135,7 +135,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def _make(
         self, view: View, pending: Mapping[JobId, Job], taken: Collection[JobId]
     ) -> tuple[Waiting, ...]:
-        """Packs of those at the head of the queue."""
+        """Packs of the jobs at the head of the queue."""
         left = [job for job in pending.values() if job.id not in taken][: self.most]
         sizes = [partition.size for partition in view.platform.partitions]
         small = [job for job in left if job.spec.cpus <= min(sizes)]
@@ -168,16 +168,16 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _share(self, view: View) -> float:
-        """One socket's part of the storage, bytes/s; infinite where nothing is known of it."""
+        """One socket's share of the bandwidth, bytes/s; infinite if it is unknown."""
         whole = self._whole(view.platform)
         return math.inf if whole is None else whole / len(view.platform.partitions)
 
     def _whole(self, platform: Platform) -> float | None:
-        """What all storage delivers, bytes/s; None where nothing is known of it."""
+        """The bandwidth of all storage, bytes/s; None if unknown."""
         return self.bandwidth_bytes_per_s or platform.capacity_bytes_per_s
 
     def _homes(self, view: View, packs: Sequence[Pack]) -> list[PartitionId | None]:
-        """Where each pack will run; one for the largest sockets goes over these alone."""
+        """Where each pack will run; packs too large for some sockets are spread over the others."""
         homes: list[PartitionId | None] = [None] * len(packs)
         if self.mapping == "online":
             return homes
@@ -195,14 +195,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turns:
-    """Who starts in one decision, as far as regulation lets them.
+    """The jobs that start in one decision, as far as regulation lets them.
 
     Args:
         pending: the jobs of all packs, and others.
 
     Attributes:
         following: what is left of packs that have begun.
-        refusals: why these jobs do not start, whose turn it is.
+        refusals: why jobs whose turn it is do not start.
     """
 
     def __init__(self, view: View, pending: Mapping[JobId, Job]) -> None:
@@ -221,12 +221,12 @@ class Turns:
 
     @property
     def taken(self) -> set[JobId]:
-        """Jobs that start, and those that follow others of their pack."""
+        """Jobs that start, and jobs that follow others of their pack."""
         started = {placed.job_id for placed in self.starts}
         return started.union(*(pack.jobs for pack in self.following))
 
     def follow(self, waiting: Iterable[Waiting], free: Iterable[Partition]) -> tuple[Waiting, ...]:
-        """Start what is left of packs whose others still run; returns the packs that wait."""
+        """Start jobs left of packs that have begun; return the packs that wait."""
         idle = {partition.id for partition in free}
         still = []
         for pack in waiting:
@@ -239,7 +239,7 @@ class Turns:
         return tuple(still)
 
     def start(self, pack: Waiting, home: PartitionId) -> bool:
-        """Start the pack's jobs there; False: none of them may."""
+        """Start the pack's jobs there; False if none of them may start."""
         later = [job_id for job_id in pack.jobs if not self._may_start(job_id, home)]
         if len(later) == len(pack.jobs):
             return False
@@ -249,7 +249,7 @@ class Turns:
         return True
 
     def _may_start(self, job_id: JobId, home: PartitionId) -> bool:
-        """Whether it may; then it does."""
+        """Start the job there if it may start."""
         job = self._pending[job_id]
         refusal = self._gate.refusal(job)
         if refusal is not None:
@@ -271,7 +271,7 @@ _LATE: Final = Reason(
 
 
 def _still_there(waiting: Iterable[Waiting], pending: Mapping[JobId, Job]) -> tuple[Waiting, ...]:
-    """The packs without those who left the queue; an empty one is none."""
+    """The packs without jobs that left the queue, and without empty packs."""
     kept = []
     for pack in waiting:
         jobs = tuple(job_id for job_id in pack.jobs if job_id in pending)
@@ -281,7 +281,7 @@ def _still_there(waiting: Iterable[Waiting], pending: Mapping[JobId, Job]) -> tu
 
 
 def _free_partitions(view: View) -> list[Partition]:
-    """Those on which nothing runs, in the order of their numbers."""
+    """Partitions on which nothing runs, by number."""
     taken = {job.partition for job in view.live}
     return [
         partition
@@ -319,7 +319,7 @@ def _largest(partitions: Sequence[Partition]) -> Sequence[Partition]:
 def _reasons(
     view: View, waiting: Sequence[Waiting], starts: Iterable[Placed]
 ) -> dict[JobId, Reason]:
-    """Of each job in a pack: which one, and what it waits for."""
+    """For each job in a pack: which pack, and what it waits for."""
     ends = _ends(view, starts)
     reasons: dict[JobId, Reason] = {}
     before: dict[PartitionId | None, Waiting] = {}

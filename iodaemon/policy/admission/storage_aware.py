@@ -82,9 +82,9 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
     """One way for a job to run.
 
     Attributes:
-        tier: on which it has its space. None: it wants none.
-        extra_s: by how much it takes longer than on the slowest tier.
-        parts: what it takes of disks there, the largest first; empty: nothing that is counted.
+        tier: where it has its space. None if it needs none.
+        extra_s: how much longer it takes there than on the slowest tier.
+        parts: the sizes of its parts on the tier's disks, the largest first; empty without disks.
     """
 
     tier: TierName | None
@@ -93,17 +93,17 @@ class Option(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job wants, as far as it matters to when it starts.
+    """The ways in which a job may run, as far as they decide when it starts.
 
     Attributes:
         spec: of the job.
-        options: the ways in which it may run, the slowest tier first; of two that end it at the
-            same time the earlier one is taken. Empty: there is none.
-        is_best: the one that ends it first is chosen, which it may wait for; else the last that can
-            start it now.
-        rank: shortest first, then by space, then by arrival.
-        least_s: what it takes where it takes least; infinite where nobody knows.
-        least: without space for this it cannot run. None: it can.
+        options: the slowest tier first; of two that end it at the same time the earlier one is
+            taken. Empty if it cannot run.
+        is_best: whether the option that ends it first is chosen, and waited for. If False, the
+            last option that can start it now.
+        rank: by walltime, then by space, then by arrival.
+        least_s: its shortest run time; infinite if unknown.
+        least: the only option, if that needs space on disks. None otherwise.
     """
 
     spec: JobSpec
@@ -115,7 +115,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planned(Kept, frozen=True, kw_only=True):
-    """How and when a job is to start, if nothing else does.
+    """How, when and where a job is to start if no other job does.
 
     Attributes:
         option: how.
@@ -127,12 +127,12 @@ class Planned(Kept, frozen=True, kw_only=True):
 
 
 class Spare(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left beside the head when it is to start, for those that run on.
+    """What is left beside the head at the time it is to start, for jobs that still run then.
 
     Attributes:
         most: slots of one partition.
-        aside: slots of its partition that are free now and kept for it.
-        space: bytes of its tier; infinite where it needs none.
+        aside: slots of the head's partition that are free now and kept for it.
+        space: bytes of the head's tier; infinite if it needs none.
     """
 
     prospect: Prospect
@@ -189,7 +189,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def extra_s(request: ScratchRequest, tier: Tier, slowest: Tier) -> float:
-    """By how much the job's run on the tier is longer than on the slowest, s."""
+    """How much longer the job runs on this tier than on the slowest, s."""
     if tier.name == slowest.name:
         return 0.0
     staged = request.input_bytes + request.output_bytes
@@ -199,7 +199,11 @@ def extra_s(request: ScratchRequest, tier: Tier, slowest: Tier) -> float:
 
 
 def wish_of(job: Job, tiers: Sequence[Tier]) -> Wish:
-    """What the job wants of these tiers, the fastest first."""
+    """The ways in which the job may run.
+
+    Args:
+        tiers: the fastest first.
+    """
     spec = job.spec
     walltime_s = math.inf if spec.walltime_s is None else spec.walltime_s
     request = spec.scratch
@@ -229,7 +233,7 @@ def wish_of(job: Job, tiers: Sequence[Tier]) -> Wish:
 def _option(
     request: ScratchRequest, tier: Tier, slowest: Tier, walltime_s: float | None
 ) -> Option | None:
-    """The way by this tier; None: it never has room for so much, or for so large a file."""
+    """The way to run on this tier; None if the tier can never hold the job's space or files."""
     longer_s = extra_s(request, tier, slowest)
     if walltime_s is not None:  # whatever is said of its I/O, it does not end before it starts
         longer_s = max(longer_s, -walltime_s)
@@ -242,9 +246,9 @@ def _option(
 
 
 class Wishes:
-    """What jobs want, made once a job; carried from decision to decision.
+    """The wish of each job, computed once and kept from decision to decision.
 
-    Nothing is in it that could not be found again.
+    A cache: decisions are the same without it.
 
     Args:
         tiers: of the view, the fastest first.
@@ -256,14 +260,14 @@ class Wishes:
         self._kept = 0
 
     def of(self, job: Job) -> Wish:
-        """What this one wants."""
+        """The wish of this job."""
         wish = self._by_job.get(job.id)
         if wish is None or wish.spec is not job.spec:
             wish = self._by_job[job.id] = wish_of(job, self.tiers)
         return wish
 
     def tidy(self, view: View) -> None:
-        """Forget those of jobs that are over, when there may be many of them."""
+        """Drop the wishes of ended jobs once there may be many of them."""
         if len(self._by_job) > 2 * self._kept + TIDY_ABOVE:
             there = [job.id for jobs in (view.pending, view.live) for job in jobs]
             self._by_job = {i: self._by_job[i] for i in there if i in self._by_job}
@@ -271,7 +275,7 @@ class Wishes:
 
 
 def _wishes(view: View, memory: Wishes | None) -> Wishes:
-    """Those that still hold."""
+    """The wishes of earlier decisions, if the tiers are still the same."""
     return memory if memory is not None and memory.tiers is view.tiers else Wishes(view.tiers)
 
 
@@ -279,7 +283,7 @@ def _wishes(view: View, memory: Wishes | None) -> Wishes:
 
 
 def _plan_for(prospect: Prospect, wish: Wish) -> Planned | None:
-    """The way that ends the job first, and when it begins; None: there is none, or never."""
+    """How the job ends first, and when it begins; None if it never can."""
     slots = prospect.slots_from(wish.spec.cpus)
     if slots == NEVER:
         return None
@@ -295,10 +299,10 @@ def _plan_for(prospect: Prospect, wish: Wish) -> Planned | None:
 
 
 def _choose(prospect: Prospect, wish: Wish, slots: int) -> tuple[Option | None, int]:
-    """The way that ends the job first, and the moment at which it begins.
+    """How the job ends first, and the moment at which it begins.
 
     Args:
-        slots: the moment from which on there are slots for it.
+        slots: the first moment at which it has slots.
     """
     times_s, is_best = prospect.times_s, wish.is_best
     chosen: Option | None = None
@@ -317,16 +321,16 @@ def _choose(prospect: Prospect, wish: Wish, slots: int) -> tuple[Option | None, 
 
 
 class _Round:
-    """What one decision comes to.
+    """One decision.
 
     Args:
         wishes: of all jobs.
-        by_estimate: a job that holds slots is expected to last as its tier says; otherwise for its
-            walltime.
+        by_estimate: whether jobs that hold slots are expected to last as long as their tier lets
+            them. If False, for their walltime.
 
     Attributes:
-        fails: jobs that do not want to wait for space, and why they would have to.
-        head: None: all that was looked at started.
+        fails: jobs that asked to fail rather than wait for space, and why they would wait.
+        head: None if all jobs that were looked at start.
     """
 
     def __init__(self, view: View, wishes: Wishes, *, by_estimate: bool) -> None:
@@ -343,7 +347,7 @@ class _Round:
         self._prospects: dict[bool, Prospect] = {}
 
     def prospect(self, *, stops_at_once: bool = False) -> Prospect:
-        """What will be free when, with what has started until now."""
+        """What is free when, with the jobs that this decision has started."""
         found = self._prospects.get(stops_at_once)
         if found is None:
             ends = self._ends.get(stops_at_once)
@@ -354,7 +358,7 @@ class _Round:
         return found
 
     def start_in_order(self, queue: Iterable[Job]) -> None:
-        """Start jobs up to the first that cannot; the rest is left in the queue."""
+        """Start jobs up to the first that cannot start, the head; leave the rest in the queue."""
         for job in queue:
             wish = self._wishes.of(job)
             planned = _plan_for(self.prospect(), wish)
@@ -379,7 +383,7 @@ class _Round:
             return
 
     def backfill(self, queue: Iterable[Job]) -> None:
-        """Start later jobs that do not put off the head, the shortest first."""
+        """Start later jobs that do not delay the head, the shortest first."""
         head, free = self.head, most_free(self._draft)
         if head is None or head.kept is None or free <= 0 or self._headroom.shut_by is not None:
             return
@@ -405,7 +409,7 @@ class _Round:
     def _fitting(
         self, queue: Iterable[Job], free: int, kept: Planned, spare: Spare
     ) -> list[tuple[Wish, int, Job]]:
-        """Those that may start now as far as slots go, each with its place, the shortest first."""
+        """Jobs that have slots now, each with its place in the queue, the shortest first."""
         window_s, most, of = kept.at_s - self._now_s, spare.most, self._wishes.of
         room = self._room_now()
         found = []
@@ -421,29 +425,29 @@ class _Round:
         return found
 
     def _room_now(self) -> dict[TierName | None, int]:
-        """The most of one disk that is free now, by tier."""
+        """Free bytes now on the emptiest disk of each tier."""
         tiers, prospect = self._draft.tiers, self.prospect()
         return {t.name: prospect.most_now(t.name) for t in tiers if t.storage is not None}
 
     def planned(self, job: Job) -> Planned | None:
-        """How the job would start if it were the next; None: never."""
+        """How the job would start if it were next; None if never."""
         return _plan_for(self.prospect(), self._wishes.of(job))
 
     def _holders(self) -> Iterable[Job]:
-        """Those that hold slots or space; who is over and being removed has the space alone."""
+        """Jobs that hold slots or space; a job whose space is being removed holds only that."""
         over = (self._view.job(job_id) for job_id in sorted(self._draft.clearing))
         alone = (msgspec.structs.replace(job, partition=None) for job in over)
         return chain(self._draft.live, alone)
 
     def _end_s(self, job: Job, *, stops_at_once: bool) -> float:
-        """When a job that holds something is expected to have ended."""
+        """The expected end of a job that holds slots or space."""
         if not job.is_live and job.partition is None:
             return self._now_s
         longer_s = self._extra_s(job) if self._by_estimate else 0.0
         return expected_end_s(job, self._now_s, stops_at_once=stops_at_once, extra_s=longer_s)
 
     def _extra_s(self, job: Job) -> float:
-        """By how much it takes longer where it is than on the slowest tier."""
+        """How much longer the job takes on its tier than on the slowest one, s."""
         if not job.shares:
             return 0.0
         tier = job.shares[0].tier
@@ -466,7 +470,7 @@ class _Round:
                 insort(ends, (end_s, job.id, started))
 
     def _refusal(self, job: Job, wish: Wish, planned: Planned | None) -> Reason | None:
-        """Why it may not start now; None: it may, as far as can be told without asking where."""
+        """Why the job may not start now; None if it may, as far as known without placing it."""
         if planned is not None and planned.moment == 0:
             return self._headroom.refusal(job)
         answer = self._draft.place(job)  # as it asked: in the words of whoever refuses
@@ -477,7 +481,7 @@ class _Round:
         return self._told_storage(job, wish, planned)
 
     def _told_storage(self, job: Job, wish: Wish, planned: Planned | None) -> Reason:
-        """It has slots and waits for space."""
+        """The reason of a job that has slots and waits for space."""
         prospect, request = self.prospect(), job.spec.scratch
         if planned is None or request is None or planned.option.tier is None:
             return Reason(code=NO_SPACE, text="no tier will have room for it, as far as is known")
@@ -514,7 +518,7 @@ class _Round:
         )
 
     def _spare(self, head: Head[Planned], kept: Planned) -> Spare:
-        """What the head does not need when it is to start."""
+        """What the head leaves at the time it is to start."""
         prospect = self.prospect(stops_at_once=head.stops_at_once)
         moment = prospect.last_until(max(kept.at_s, self._now_s)) if head.is_promised else 0
         slots = prospect.slots_at(moment, kept.partition) - head.job.spec.cpus
@@ -533,7 +537,7 @@ class _Round:
     def _beside(
         self, job: Job, option: Option, kept: Planned, spare: Spare
     ) -> tuple[PartitionId, str] | None:
-        """Where it may start without putting off the head, and why it may."""
+        """Where the job may start without delaying the head, and why it may."""
         walltime_s, tier = job.spec.walltime_s, option.tier
         if walltime_s is not None:
             lasts_s = walltime_s + (option.extra_s if self._by_estimate else 0.0)
@@ -566,7 +570,7 @@ def _wait(head: Head[Planned], now_s: float) -> str:
 
 
 def _told(planned: Planned, now_s: float) -> str:
-    """On which tier it is, and what that saves."""
+    """On which tier the job is to run, and what that saves."""
     option = planned.option
     wait_s = max(0.0, planned.at_s - now_s)
     when = "now" if wait_s == 0.0 else f"in {told_span(wait_s)}"

@@ -10,9 +10,9 @@ from iodaemon.core.storage import Disk, Refusal, StorageRequest, StorageView
 
 
 def free_bytes(view: StorageView, disk: Disk, request: StorageRequest) -> int:
-    """What all allocations leave that are there at any time of the request; may be below 0.
+    """The space left by all allocations that overlap the request; may be below 0.
 
-    On the safe side: two that never meet both count.
+    On the safe side: two allocations that never meet both count.
     """
     others = view.overlapping(disk.id, request.start_s, request.end_s)
     if not others:
@@ -21,7 +21,7 @@ def free_bytes(view: StorageView, disk: Disk, request: StorageRequest) -> int:
 
 
 def no_room(request: StorageRequest, asked: str) -> Refusal:
-    """Nothing of what was asked has room.
+    """The refusal of a request for which no disk that was asked has room.
 
     Args:
         asked: in words, ``every disk``.

@@ -73,7 +73,7 @@ def _ranks(
 
 
 def mean_count(others: Sequence[Allocation], request: StorageRequest) -> float:
-    """How many of these are there beside the request, on average over its interval."""
+    """The mean number of these allocations over the interval of the request."""
     start_s, end_s = request.start_s, request.end_s
     length_s = end_s - start_s
     if length_s == math.inf:
@@ -86,7 +86,7 @@ def mean_count(others: Sequence[Allocation], request: StorageRequest) -> float:
 
 
 def peak_bytes(others: Sequence[Allocation], start_s: float, end_s: float) -> int:
-    """The most that is taken at one time between; those that overlap the interval are given."""
+    """The peak of these allocations, which overlap the interval, within it."""
     if len(others) < 2:
         return sum(other.size_bytes for other in others)
     changes = [(max(other.start_s, start_s), other.size_bytes) for other in others]

@@ -52,7 +52,7 @@ from iodaemon.core.platform import PartitionId
 from iodaemon.core.view import View
 
 Rates = Mapping[JobId, float]
-"""What each suspended job moved in the slice before it was suspended, bytes/s."""
+"""The rate of each suspended job in the slice before its suspension, bytes/s."""
 
 _NO_RATES: Final[Rates] = MappingProxyType({})
 
@@ -111,7 +111,7 @@ class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _moved_bytes_per_s(view: View) -> dict[PartitionId, float]:
-    """What the jobs that nobody holds moved in the slice, by partition."""
+    """The rates of all jobs that are not held, summed by partition, bytes/s."""
     moved: dict[PartitionId, float] = {}
     for job in view.live:
         bandwidth = view.bandwidth(job.id)
@@ -147,7 +147,7 @@ def _candidates(view: View, last_rates: Rates) -> list[_Candidate]:
 
 
 def _may_be_suspended(job: Job, now_s: float) -> bool:
-    """What the controller would carry out: the job runs and nothing protects it."""
+    """Whether the controller would suspend the job: it runs and nothing protects it."""
     if job.state is not JobState.RUNNING or job.wants_freeze or job.spec.no_suspend:
         return False
     return not job.is_immune(now_s)
@@ -158,7 +158,7 @@ def _most_first(candidate: _Candidate) -> tuple[float, JobId]:
 
 
 def _queues(candidates: Iterable[_Candidate]) -> list[list[_Candidate]]:
-    """One list a partition, in the order of their numbers, each by descending I/O."""
+    """One list for each partition, by number; each by descending I/O."""
     queues: dict[PartitionId, list[_Candidate]] = {}
     for candidate in sorted(candidates, key=_most_first):
         queues.setdefault(candidate.partition, []).append(candidate)

@@ -63,7 +63,7 @@ _ASKS: Final[Mapping[str, str]] = MappingProxyType(
         "stretch_oriented": "ideal_done_s",
     }
 )
-"""What an order must know of a job; the others know it of every job."""
+"""The field of a claim that an order needs; the other fields are always known."""
 _NO_IO_BYTES_PER_S: Final = 64.0 * 1024
 """What log lines and the like come to."""
 _STALL_RATIO: Final = 0.01
@@ -75,7 +75,7 @@ _READING_SHARE: Final = 0.1
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that wants its turn, with the numbers of ``policy.order``; None: not known.
+    """A job that wants its turn, with the numbers of ``policy.order``; None if unknown.
 
     Attributes:
         devices: what it needs, at least one.
@@ -95,9 +95,9 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True):
     """How the devices are handed out.
 
     Attributes:
-        winners: claims that have their turn, in the order in which they got it.
-        behind: each other claim and the job that has, or is first to get, a device it needs.
-        places: of each other claim, how many of those who wait are before it.
+        winners: jobs that get their turn, in order.
+        behind: for each other claim, the job that has, or is first to get, a device it needs.
+        places: for each other claim, how many waiting jobs are before it.
     """
 
     winners: tuple[JobId, ...]
@@ -106,13 +106,13 @@ class Handed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """One that has the turn.
+    """A job that has the turn.
 
     Attributes:
         since_s: since when.
-        speaks: it told of the phase.
-        light_slices: silent: how many slices in a row it was light.
-        still_since_s: since when it has done no I/O at all. None: it does some.
+        speaks: whether it told of the phase.
+        light_slices: of a silent job: how many slices in a row it was light.
+        still_since_s: since when it has done no I/O. None if it does some.
         stall_s: its I/O stall time at the last sample.
     """
 
@@ -127,13 +127,13 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """From one decision to the next.
 
     Attributes:
-        since_s: when the rule came.
-        sampled_s: the last sample that was looked at.
-        held: who has the turn.
-        left_s: who had it a moment ago, until when.
+        since_s: the first decision of the rule.
+        sampled_s: the last sample that was used.
+        held: jobs that have the turn.
+        left_s: jobs that had it recently, with the end of their turn.
         asked_s: since when each silent job without the turn has wanted it.
         strayed: how many slices in a row a job was heavy without the turn.
-        peak_bytes_per_s: the most that a device was seen to move.
+        peak_bytes_per_s: the highest rate seen of a device.
     """
 
     since_s: float | None = None
@@ -185,7 +185,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Look:
-    """One decision on its way. What it has come to so far is in its attributes."""
+    """One decision; the attributes hold what is decided so far."""
 
     def __init__(self, rule: Rule, view: View, memory: Memory) -> None:
         self.rule = rule
@@ -205,20 +205,20 @@ class _Look:
 
     @property
     def slice_began_s(self) -> float:
-        """When the slice began that the last sample ended."""
+        """The beginning of the slice that ended with the last sample."""
         ended_s = self.view.now_s if self.view.sampled_s is None else self.view.sampled_s
         before_s = self.memory.sampled_s if self.is_fresh else None
         return ended_s - self.rule.timeslice_s if before_s is None else before_s
 
     @property
     def _moved_from_s(self) -> float:
-        """What was moved from then on may be in the last slice."""
+        """Bytes moved from then on may be counted in the last slice."""
         return self.slice_began_s - _READING_SHARE * self.rule.timeslice_s
 
     # -- those who have it -------------------------------------------------------------------
 
     def take_back(self) -> dict[DeviceId, JobId]:
-        """Who still has which device; the others' turns are over."""
+        """End the turns that are over; return the holder of each device."""
         holders: dict[DeviceId, JobId] = {}
         had_it = [*self._told_holders(), *self._silent_holders()]
         for job, before in sorted(had_it, key=self._seniority):
@@ -237,12 +237,12 @@ class _Look:
         return holders
 
     def _seniority(self, each: tuple[Job, Held]) -> tuple[bool, float, JobId]:
-        """Who had it first; one whom the controller let go on takes it from nobody."""
+        """Sort key: the first holder first; a job that the guard resumed takes no turn away."""
         job, held = each
         return held.speaks and job.is_immune(self.view.now_s), held.since_s, job.id
 
     def _told_holders(self) -> list[tuple[Job, Held]]:
-        """As the jobs' records say, also after a restart."""
+        """Holders that told of their phase, from the jobs' records, which survive a restart."""
         told = []
         for job in self.jobs.values():
             if job.phase is not None and job.phase.granted_s is not None:
@@ -253,7 +253,7 @@ class _Look:
         return told
 
     def _silent_holders(self) -> list[tuple[Job, Held]]:
-        """As remembered; one that has told of a phase since asks like everybody."""
+        """Silent holders, from memory; a job that has told of a phase since must ask for it."""
         return [
             (self.jobs[job_id], held)
             for job_id, held in sorted(self.memory.held.items())
@@ -264,7 +264,7 @@ class _Look:
         ]
 
     def _observed(self, job: Job, held: Held) -> Held:
-        """What a slice in which it had the turn throughout says of it."""
+        """The holder after a slice in which it had the turn from beginning to end."""
         if not self.is_fresh or held.since_s > self.slice_began_s:
             return held
         counters, rate = self.view.counters(job.id), self._rate(job)
@@ -291,9 +291,9 @@ class _Look:
     # -- those who want it -------------------------------------------------------------------
 
     def claims(self) -> list[Claim]:
-        """All who wait for their turn, and the heavy ones that have none.
+        """The claims of all jobs that wait for their turn, and of heavy jobs without it.
 
-        One that a person holds claims nothing; it keeps its place.
+        A job that a user holds claims nothing; it keeps its place.
         """
         speed = lone_bytes_per_s(self.view, self.peak)
         found = []
@@ -317,11 +317,14 @@ class _Look:
         return self.memory.asked_s.get(job.id, since_s)
 
     def _is_intruder(self, job: Job) -> bool:
-        """It has just been heavy without the turn for so long that it is suspended for it."""
+        """Whether the job was heavy without the turn for so many slices that it is suspended."""
         return self.is_fresh and self.strayed.get(job.id, 0) >= self.rule.heavy_slices
 
     def _strayed(self) -> dict[JobId, int]:
-        """Not judged: the slice in which the rule came; who had the turn in it is not known."""
+        """For how many slices in a row each job was heavy without the turn.
+
+        The rule's first slice does not count: the holders of the turn in it are unknown.
+        """
         since_s = self.memory.since_s
         if since_s is None or self._moved_from_s < since_s:
             return {}
@@ -329,7 +332,7 @@ class _Look:
         return {i: before.get(i, 0) + 1 for i, job in self.jobs.items() if self._strays(job)}
 
     def _strays(self, job: Job) -> bool:
-        """It was heavy in a slice in which the turn was not its own, and may be suspended."""
+        """Whether the job was heavy in a slice without the turn, and may be suspended."""
         rate = self._rate(job)
         if rate is None or rate <= self.rule.heavy_bytes_per_s:
             return False
@@ -360,7 +363,7 @@ class _Look:
                 self.reasons[job_id] = Reason(code=TURN, text="it is its turn to do I/O")
 
     def hold(self, handed: Handed) -> None:
-        """Whoever did not: it waits, and a heavy one that runs is suspended."""
+        """Let the other claims wait, and suspend heavy jobs among them."""
         going_on = sum(1 for _ in self.view.running)
         for job_id, other in handed.behind.items():
             job = self.jobs[job_id]
@@ -402,7 +405,7 @@ class _Look:
         )
 
     def _weighed(self, job: Job) -> Weighed:
-        """What becomes of the job, and why: its row in the evidence."""
+        """The job's row in the evidence: what becomes of it, and why."""
         reason = self.reasons.get(job.id)
         verdict, why = "spared", "light, or not to be suspended"
         if job.id in self.suspends or job.id in self.resumes:
@@ -441,7 +444,7 @@ class _Look:
 
 
 def rank(claims: Iterable[Claim], order: str, now_s: float) -> list[Claim]:
-    """The claims in this order; those it knows too little of come last, by the time of asking."""
+    """The claims in this order; claims with too little known come last, by time of request."""
     return sorted(claims, key=lambda claim: _key(claim, order, now_s))
 
 
@@ -468,10 +471,10 @@ def hand_out(holders: Mapping[DeviceId, JobId], ranked: Sequence[Claim]) -> Hand
 
 
 def who_has_it(handed: Handed, job_id: JobId, *, has_it: bool) -> str:
-    """Behind whom a claim waits, in words.
+    """The job behind which a claim waits, in words.
 
     Args:
-        has_it: the one it is behind has its turn; False: it waits as well.
+        has_it: whether that job has its turn. If False, it waits as well.
     """
     other = handed.behind[job_id]
     before = handed.places[job_id] - (0 if has_it else 1)
@@ -493,11 +496,11 @@ def devices_of(view: View, job: Job) -> tuple[DeviceId, ...]:
 
 
 def claim_of(view: View, job: Job, *, requested_s: float, bytes_per_s: float) -> Claim:
-    """What is known of a job that wants its turn.
+    """The claim of a job, with what is known of it.
 
     Args:
-        requested_s: since when it wants it.
-        bytes_per_s: what a lone job gets: turns bytes into seconds of I/O.
+        requested_s: since when it wants its turn.
+        bytes_per_s: the rate of a lone job: turns bytes into seconds of I/O.
     """
     counters = view.counters(job.id)
     moved = (0, 0) if counters is None else (counters.read_bytes or 0, counters.written_bytes or 0)
@@ -518,7 +521,7 @@ def claim_of(view: View, job: Job, *, requested_s: float, bytes_per_s: float) ->
 
 
 def lone_bytes_per_s(view: View, peak: float) -> float:
-    """What a lone job gets: the fastest device's capacity where known, else the most ever seen."""
+    """The rate of a lone job: the highest capacity of a device, else the highest rate seen."""
     capacities = [device.capacity_bytes_per_s or 0.0 for device in view.platform.devices]
     return max(capacities, default=0.0) or peak or _NOMINAL_BYTES_PER_S
 
