@@ -96,11 +96,13 @@ def latest_end_s(jobs: Iterable[Job], now_s: float) -> float | None:
 # -- what is free when -----------------------------------------------------------------------------
 
 
-def most_free(view: PlacementView) -> int:
-    """Free slots of the partition that has most of them."""
+def most_free(view: PlacementView, beside: PartitionId | None = None, spare: int = 0) -> int:
+    """The most free slots of one partition, of which partition ``beside`` offers ``spare``."""
     most = 0
     for partition in view.platform.partitions:
         free = view.slots_free(partition.id)
+        if partition.id == beside:
+            free = min(free, spare)
         if free > most:
             most = free
     return most

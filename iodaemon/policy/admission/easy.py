@@ -167,7 +167,7 @@ class _Round:
         if head is None or head.kept is None or free <= 0 or self._headroom.shut_by is not None:
             return
         shadow, started = head.kept, 0
-        beside = self._free_beside(shadow)
+        beside = most_free(self._draft, shadow.partition, shadow.spare)
         fitting = [(place, job) for place, job in enumerate(queue, 1) if job.spec.cpus <= free]
         for place, job in fitting:
             found = self._beside(job, shadow, free, beside)
@@ -178,7 +178,8 @@ class _Round:
             reason = Reason(code=BACKFILL, text=f"{text}; {told_passed(place - started)}")
             self._start(job, partition, reason)
             started += 1
-            free, beside = most_free(self._draft), self._free_beside(shadow)
+            free = most_free(self._draft)
+            beside = most_free(self._draft, shadow.partition, shadow.spare)
 
     def may_take_its_bandwidth(self, job: Job) -> bool:
         """Whether the job may turn out to use bandwidth that is promised to the head."""
@@ -197,17 +198,6 @@ class _Round:
         tiers = self._draft.tiers
         theirs = {tier.name for tier in candidates(tiers, waits) if tier.storage is not None}
         return any(tier.name in theirs for tier in candidates(tiers, wants))
-
-    def _free_beside(self, shadow: Shadow) -> int:
-        """The most slots of one partition for a job that runs beyond the promised time."""
-        draft = self._draft
-        free = (
-            min(shadow.spare, draft.slots_free(p.id))
-            if p.id == shadow.partition
-            else draft.slots_free(p.id)
-            for p in draft.platform.partitions
-        )
-        return max(free, default=0)
 
     def _start(self, job: Job, partition: PartitionId, why: Reason | None) -> None:
         self.starts.append(self._draft.start(job, partition, why))

@@ -522,17 +522,12 @@ class _Round:
         prospect = self.prospect(stops_at_once=head.stops_at_once)
         moment = prospect.last_until(max(kept.at_s, self._now_s)) if head.is_promised else 0
         slots = prospect.slots_at(moment, kept.partition) - head.job.spec.cpus
-        free = [
-            min(slots, self._draft.slots_free(p.id))
-            if p.id == kept.partition
-            else self._draft.slots_free(p.id)
-            for p in self._draft.platform.partitions
-        ]
+        most = most_free(self._draft, kept.partition, slots)
         tier, space = kept.option.tier, math.inf
         if kept.option.parts and tier is not None:
             space = prospect.free_at(moment, tier) - sum(kept.option.parts)
         aside = max(0, self._draft.slots_free(kept.partition) - max(0, slots))
-        return Spare(prospect=prospect, moment=moment, most=max(free), aside=aside, space=space)
+        return Spare(prospect=prospect, moment=moment, most=most, aside=aside, space=space)
 
     def _beside(
         self, job: Job, option: Option, kept: Planned, spare: Spare
