@@ -45,7 +45,7 @@ from iodaemon.core.job import Job, JobId, JobState, Reason
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.state import TURN
 from iodaemon.core.view import View
-from iodaemon.policy.order import ORDERS
+from iodaemon.policy.list_order import ORDERS
 
 _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 ANY: Final = DeviceId("any device")
@@ -75,7 +75,7 @@ _READING_SHARE: Final = 0.1
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that wants its turn, with the numbers of ``policy.order``; None if unknown.
+    """A job that wants its turn, with the numbers of ``policy.list_order``; None if unknown.
 
     Attributes:
         devices: what it needs, at least one.
@@ -150,7 +150,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         timeslice_s: how often it samples and looks at silent jobs, s.
-        order: who is next, by a name of ``policy/order.py``.
+        order: who is next, by a name of ``policy/list_order.py``.
         heavy_bytes_per_s: a silent job that moved more than this is heavy.
         heavy_slices: so many heavy slices in a row make it claim its turn.
         quiet_slices: after so many light slices in a row a silent job's turn is over.
