@@ -1,4 +1,4 @@
-"""Finds rules and shipped data by name. The file name is the registry: there are no tables.
+"""Finds rules and shipped data by name. The file name is the registry; ``FORMER`` has old names.
 
 ``iodaemon/policy/<kind>/<name>.py`` is the rule ``<name>``; ``my.module:Rule`` is one of the
 user's own. A policy in ``policies/``, an experiment in ``sim/`` is found by its file likewise.
@@ -10,7 +10,7 @@ import importlib
 import os
 import pkgutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -36,6 +36,10 @@ _METHODS: Final[dict[AnyKind, str]] = {
     "regulation": "decide",
 }
 """What a rule of each kind answers to (iodaemon.core.rule, iodaemon.core.view)."""
+FORMER: Final[Mapping[tuple[str, str], tuple[str, Mapping[str, str]]]] = {
+    ("admission", "io_budget"): ("easy", {"demand": "mean"}),
+}
+"""Rules that are parameters of others now, by kind and name: the rule, and the parameters."""
 
 
 def rule_names(kind: AnyKind) -> tuple[str, ...]:
@@ -50,13 +54,14 @@ def find_rule(kind: AnyKind, name: str) -> type[msgspec.Struct]:
 
     Args:
         kind: what it decides.
-        name: a shipped one, such as ``fcfs``, or ``my.module:Rule`` for one's own.
+        name: a shipped one, such as ``fcfs``, a former one, or ``my.module:Rule`` for one's own.
 
     Raises:
         ConfigError: there is none, it cannot be imported, or it is no rule of this kind.
     """
     if ":" in name:
         return _checked(kind, name, find_own(f"{kind} rule", name))
+    name, _ = FORMER.get((kind, name), (name, {}))
     names = rule_names(kind)
     if name not in names:
         raise ConfigError(

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from iodaemon.core.storage import Storage, StorageRequest
-    from iodaemon.policy.placing import Placing
     from iodaemon.simulator.archive import Rates
     from iodaemon.simulator.catalogue import ExperimentFile, Trial
     from iodaemon.simulator.conduct import Outcome
     from iodaemon.simulator.experiment import Experiment
     from iodaemon.simulator.pool import Pool
+    from iodaemon.simulator.storalloc import Placing
     from iodaemon.simulator.storalloc_replay import Outcome as Replayed
 
 app = App()
@@ -510,8 +510,8 @@ def _setup(
     rule: Word, capacity: Word, layout: Word, split: Word, books: Word, *, is_retried: bool
 ) -> tuple[Storage, Placing]:
     """The platform, and how requests are placed on it."""
-    from iodaemon.policy.placing import Bookkeeping
     from iodaemon.simulator import storalloc
+    from iodaemon.simulator.storalloc import Bookkeeping
     from iodaemon.simulator.storalloc_run import placing_of
 
     known: tuple[Bookkeeping, ...] = get_args(Bookkeeping)

@@ -16,7 +16,7 @@ from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Rules
 from iodaemon.core.rule_error import FROM_A_RULE, raised_at
 from iodaemon.errors import ConfigError
-from iodaemon.registry import Kind, find_rule, nearest, rule_name, rule_names, shipped
+from iodaemon.registry import FORMER, Kind, find_rule, nearest, rule_name, rule_names, shipped
 from iodaemon.units import key_of
 
 SYSTEM_POLICIES: Final = Path("/etc/iodaemon/policies")
@@ -214,7 +214,8 @@ def _rule(kind: Kind, table: Mapping[str, Any], where: str, newer: str) -> Any:
         type_ = find_rule(kind, name)
     except ConfigError as e:
         raise ConfigError(f"{where}: {e}{newer}") from e
-    rule: Any = decode_table(parameters, type_, where=where, else_=newer)
+    _, former = FORMER.get((kind, name), (name, {}))
+    rule: Any = decode_table({**former, **parameters}, type_, where=where, else_=newer)
     for field in type_.__struct_fields__:
         value = getattr(rule, field)
         if isinstance(value, float) and not math.isfinite(value):

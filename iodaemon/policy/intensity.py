@@ -11,13 +11,26 @@ unknown job is lambda alone.
 Source: Özden, Tarraf, Wolf, IEEE CLUSTER 2025 (EquilibrIO), slides "Fairness priority value" and
 "Weighted priority". Degenerate cases are ours: equal arrivals make lambda 0, equal distances make
 delta 0; equal priorities go by arrival, then id.
+
+How far to depart from the order of arrival: an alpha that finds itself. The authors fix alpha for a
+whole workload and leave its adaptation as future work. A fixed one also reorders where nobody would
+wait for the storage. ``alpha = most * need``, from 0 to ``most``, at each turn anew:
+
+- Where it is known what the storage delivers, the need is how full it would be: S or W, whichever
+  is larger, for as many jobs as run, in parts of ``full`` times the bandwidth, at most 1. S tells
+  of what runs already, W of what will run if the order stays. Means collide long before they fill
+  the storage, as jobs do their I/O in bursts; so ``full`` is a half.
+- Where it is not known, the need is how far S and W are apart, in parts of the larger: 0 where what
+  runs is like the whole, 1 where one of them does nothing.
+
+Measured by the experiment ``equilibrio-auto``; ``most`` is the best fixed alpha of the source.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -152,7 +165,6 @@ def scale_of(
     Args:
         arrivals_s: rising.
         known: the known intensities of the queue, rising.
-        balance: S and W now.
         alpha: the reordering intensity.
     """
     least = most = 0.0
@@ -179,3 +191,36 @@ def _turning_point(known: Sequence[float], balance: Balance) -> int:
         return bisect_left(known, balance.workload)
     total, count = balance.total, len(balance.running) + 1
     return bisect_left(known, balance.workload, key=lambda x: (total + x) / count)
+
+
+def told_way(scale: Scale, intensity: float, told: Callable[[float], str]) -> str:
+    """What the start of a job of this intensity does to S, and how that compares with others.
+
+    Args:
+        scale: by which it is the first of the line.
+        intensity: of the job.
+        told: an intensity in words.
+    """
+    balance = scale.balance
+    whole = f"the {told(balance.workload)} of all"
+    is_best = scale.delta(intensity) <= ROUNDING
+    later = "those that may start and are nearer came later"
+    if not balance.by_system:
+        own = f"its I/O intensity is {told(intensity)}"
+        return f"{own}, nearest to {whole}" if is_best else f"{own}, of {whole}; {later}"
+    after = told(balance.system_with(intensity))
+    if not balance.running:
+        start = f"it makes the mean I/O intensity of the running jobs {after}"
+        return f"{start}, nearest to {whole}" if is_best else f"{start}, of {whole}; {later}"
+    start = (
+        "it takes the mean I/O intensity of the running jobs from "
+        f"{told(balance.system)} to {after}"
+    )
+    was, now = abs(balance.workload - balance.system), balance.distance(intensity)
+    rounding = ROUNDING * max(was, now, balance.workload)
+    if is_best and now < was - rounding:
+        return f"{start}, nearest to {whole}"
+    way = "nearer to" if now < was - rounding else "farther from"
+    if abs(now - was) <= rounding:
+        way = "as far as before from"
+    return f"{start}, {way} {whole}; " + ("no other that may start is nearer" if is_best else later)

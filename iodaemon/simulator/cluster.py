@@ -18,7 +18,7 @@ from iodaemon.core.rule import Rules
 from iodaemon.model.node import default_platform
 from iodaemon.model.profile import Compute, Profile, Step, Transfer
 from iodaemon.model.spec import LinkSpec, Model
-from iodaemon.policy.backfill import BACKFILL
+from iodaemon.policy.shadow_time import BACKFILL
 from iodaemon.simulator.run import StepPer, Submission, simulate
 
 PFS: Final = "pfs"

@@ -14,7 +14,7 @@ import msgspec
 from iodaemon.core.measure import mean, stretch
 from iodaemon.core.rule import OrderKey
 from iodaemon.errors import ConfigError
-from iodaemon.policy.order import ORDERS
+from iodaemon.policy.list_order import ORDERS
 from iodaemon.policy.packing import Item, Pack, assign, make_packs
 from iodaemon.registry import find_own, nearest
 from iodaemon.simulator.carretero import Application, io_load

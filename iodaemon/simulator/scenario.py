@@ -21,7 +21,7 @@ from iodaemon.model.profile import (
 )
 from iodaemon.model.scaling import Scaling, constant_scaling, table_scaling
 from iodaemon.model.spec import LinkSpec, StoreSpec
-from iodaemon.policy.order import CHANGING, ORDERS
+from iodaemon.policy.list_order import CHANGING, ORDERS
 from iodaemon.registry import nearest
 from iodaemon.simulator.run import Submission
 

@@ -16,13 +16,13 @@ import msgspec
 from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Disk, Storage, StorageNode
 from iodaemon.errors import RequestError
-from iodaemon.policy.placing import Placing
 from iodaemon.simulator.plain_yaml import parse_yaml
 from iodaemon.simulator.storalloc import (
     GB,
     NETWORK_BYTES_PER_S,
     READ_BYTES_PER_S,
     WRITE_BYTES_PER_S,
+    Placing,
 )
 from iodaemon.simulator.storalloc_file import read_text
 from iodaemon.simulator.storalloc_replay import Outcome

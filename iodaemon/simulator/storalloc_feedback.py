@@ -24,8 +24,7 @@ import msgspec
 
 from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Allocation, Storage, StorageLedger, StorageRequest
-from iodaemon.policy.placing import Placed, Placing, place
-from iodaemon.simulator.storalloc import GB
+from iodaemon.simulator.storalloc import GB, Placed, Placing, place
 from iodaemon.simulator.storalloc_stream import Pool, Stream
 
 Admission = Literal["open", "apart", "together"]

@@ -11,9 +11,8 @@ import msgspec
 
 from iodaemon.core.measure import mean
 from iodaemon.core.storage import Storage, StorageRequest
-from iodaemon.policy.placing import Placing
 from iodaemon.simulator.experiment import Row
-from iodaemon.simulator.storalloc import GB, TB, NodeClass, decide, storage_of
+from iodaemon.simulator.storalloc import GB, TB, NodeClass, Placing, decide, storage_of
 from iodaemon.simulator.storalloc_feedback import Life, Way
 from iodaemon.simulator.storalloc_queue import live
 from iodaemon.simulator.storalloc_replay import replay

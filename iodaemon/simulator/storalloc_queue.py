@@ -19,8 +19,7 @@ import msgspec
 
 from iodaemon.core.stock import split
 from iodaemon.core.storage import Storage, StorageRequest
-from iodaemon.policy.placing import Placing
-from iodaemon.simulator.storalloc import GB
+from iodaemon.simulator.storalloc import GB, Placing
 from iodaemon.simulator.storalloc_feedback import Life, LiveStorage, Way
 
 DEPTH: Final = 100

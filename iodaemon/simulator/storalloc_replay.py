@@ -21,8 +21,7 @@ import msgspec
 
 from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Disk, Storage
-from iodaemon.policy.placing import Bookkeeping
-from iodaemon.simulator.storalloc import Decision
+from iodaemon.simulator.storalloc import Bookkeeping, Decision
 
 DAY_S: Final = 86_400
 

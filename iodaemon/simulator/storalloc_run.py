@@ -13,17 +13,16 @@ from iodaemon.config import decode_table
 from iodaemon.core.measure import cohens_d, mean, standard_deviation
 from iodaemon.core.storage import Storage, StorageRequest
 from iodaemon.errors import ConfigError
-from iodaemon.policy.placing import Bookkeeping, Placing
 from iodaemon.registry import find_rule
 from iodaemon.simulator.experiment import Row
-from iodaemon.simulator.storalloc import GB, decide
+from iodaemon.simulator.storalloc import GB, Bookkeeping, Placing, decide
 from iodaemon.simulator.storalloc_file import read_requests
 from iodaemon.simulator.storalloc_replay import Outcome, replay
 from iodaemon.simulator.storalloc_trace import Trace, draw_requests
 
 RULES: Final = ("random", "round_robin", "worst_fit", "best_bandwidth")
 """The paper's, in its order."""
-OURS: Final = ("balanced", "weighted")
+OURS: Final = ("balanced",)
 """Beside them."""
 REFUSING: Final = ("round_robin", "best_bandwidth")
 """Of the paper's, those that may refuse."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from bench_figure import Check, Section, Series, alternate
 from bench_plan import Plan
 
-from iodaemon.policy.order import ORDERS
+from iodaemon.policy.list_order import ORDERS
 from iodaemon.simulator.kernel.run import Batch, Engine, finish_times
 from iodaemon.simulator.study.carretero_packs import Study
 

@@ -47,7 +47,7 @@ from iodaemon.core.words import told_bytes
 from iodaemon.registry import find_rule
 
 GIB = 2**30
-RULES = ("balanced", "best_bandwidth", "random", "round_robin", "weighted", "worst_fit")
+RULES = ("balanced", "best_bandwidth", "random", "round_robin", "worst_fit")
 
 
 def tier(name="fast", *sizes, rule="balanced", block=None):

@@ -36,7 +36,7 @@ from iodaemon.daemon.http.submission import job_maker
 from iodaemon.daemon.launching import launch_record
 from iodaemon.errors import RequestError
 from iodaemon.node.scratch import Scratch, ScratchError
-from iodaemon.policy.staging import extra_s
+from iodaemon.policy.admission.storage_aware import extra_s
 from iodaemon.supervisor.ledger import Key
 
 GIB = 2**30

@@ -30,17 +30,6 @@ def platform(*sizes: int, near: Iterable[int] = ()) -> Platform:
     return Platform(partitions=tuple(partitions))
 
 
-def pending(job_id: int, *, cpus: int = 1, io_rate: float | None = None) -> Job:
-    return Job(
-        id=JobId(job_id),
-        spec=JobSpec(command=("true",), cpus=cpus, io_rate_bytes_per_s=io_rate),
-        uid=1000,
-        state=JobState.PENDING,
-        since_s=0.0,
-        submitted_s=0.0,
-    )
-
-
 class Scene:
     """A state in the making; ``view()`` is what a rule gets to see of it."""
 

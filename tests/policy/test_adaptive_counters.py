@@ -23,9 +23,8 @@ from iodaemon.model.spec import Model
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import adaptive
-from iodaemon.policy.regulation.adaptive.contender import Seen, find_contenders
+from iodaemon.policy.regulation.adaptive.contender import Seen, find_contenders, what_it_did
 from iodaemon.policy.regulation.adaptive.evidence import Reads, read_on
-from iodaemon.policy.regulation.adaptive.progress import doing
 from iodaemon.policy.regulation.adaptive.slow_start import idle_cores, memory_left
 from iodaemon.simulator.run import simulate
 
@@ -280,7 +279,7 @@ ALL = JobCounters(
 def did(**changes):
     """What a job did of which one counter is otherwise at the end of a slice."""
     later = {"read_bytes": 7 * MB, "logical_bytes": 9 * MB, "user_s": 1.5, "cpu_s": 2.6}
-    return doing(ALL, msgspec.structs.replace(ALL, **{**later, **changes}), 1.0)
+    return what_it_did(ALL, msgspec.structs.replace(ALL, **{**later, **changes}), 1.0)
 
 
 def test_a_job_is_measured_by_what_it_has_of_counters():
@@ -299,7 +298,10 @@ def test_a_job_whose_bytes_do_not_grow_lawfully_is_not_measured(logical):
 def test_a_counter_that_appears_has_not_grown_by_all_of_it():
     before = msgspec.structs.replace(ALL, read_bytes=None, logical_bytes=None)
 
-    assert (0.0, 0.0) == (doing(before, ALL, 1.0).read_bytes, doing(before, ALL, 1.0).moved_bytes)
+    assert (0.0, 0.0) == (
+        what_it_did(before, ALL, 1.0).read_bytes,
+        what_it_did(before, ALL, 1.0).moved_bytes,
+    )
 
 
 def test_what_reads_mapped_memory_is_not_measured_without_cpu_time():

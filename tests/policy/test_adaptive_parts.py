@@ -9,11 +9,19 @@ from hypothesis import strategies as st
 from scene import NOW_S, Scene, platform
 
 from iodaemon.core.job import JobId
-from iodaemon.core.sample import NodeCounters
-from iodaemon.policy.regulation.adaptive.contender import MEMORY, find_contenders
+from iodaemon.core.sample import NodeCounters, Sample
+from iodaemon.policy.regulation.adaptive.contender import MEMORY, Doing, find_contenders
 from iodaemon.policy.regulation.adaptive.evidence import Reads
-from iodaemon.policy.regulation.adaptive.limiter import Limiter, Trial, begin, end, is_decided
-from iodaemon.policy.regulation.adaptive.progress import Doing, Window, gain, with_slice
+from iodaemon.policy.regulation.adaptive.limiter import (
+    Limiter,
+    Trial,
+    Window,
+    begin,
+    end,
+    gain,
+    is_decided,
+    with_slice,
+)
 from iodaemon.policy.regulation.adaptive.selector import RunOrder
 from iodaemon.policy.regulation.adaptive.slow_start import fits, most_for_idle
 
@@ -266,7 +274,9 @@ def test_there_is_room_while_memory_would_take_long_to_fill():
 def test_another_job_is_taken_to_keep_what_the_largest_has_read(available, does):
     scene = Scene(platform(4)).live(1, 0, moved=100 * MB).live(2, 0, moved=50 * MB)
     view = scene.view()
-    view.node = NodeCounters(memory_bytes=int(400 * MB), available_bytes=int(available))
+    counters = {job.id: view.counters(job.id) for job in view.running}
+    node = NodeCounters(memory_bytes=int(400 * MB), available_bytes=int(available))
+    scene.state.meter.take(Sample(at_s=3.0, jobs=counters, node=node), run_s={})
 
     assert does is fits(view, view.running, 1)
 

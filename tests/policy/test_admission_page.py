@@ -9,7 +9,7 @@ from queueing import Promises, run
 
 from iodaemon.core.job import JobSpec
 from iodaemon.model.node import Compute, LinkSpec, Model, Profile, Transfer
-from iodaemon.policy.admission import easy, equilibrio, fcfs, io_budget
+from iodaemon.policy.admission import easy, equilibrio, fcfs
 
 PAGE = (Path(__file__).parents[2] / "docs/admission.md").read_text()
 EXAMPLE = PAGE.partition("## An example")[2]
@@ -18,7 +18,7 @@ STORAGE = Model(links=(LinkSpec(id="pfs", capacity_bytes_per_s=84 * MB),), disk=
 RULES = {
     "`fcfs`": fcfs.Rule(),
     "`easy`": easy.Rule(),
-    '`io_budget`, `bandwidth = "60 MB/s"`': io_budget.Rule(bandwidth_bytes_per_s=60 * MB),
+    '`easy`, `bandwidth = "60 MB/s"`': easy.Rule(bandwidth_bytes_per_s=60 * MB),
     "`equilibrio`, `alpha = 0.5`": equilibrio.Rule(alpha=0.5),
 }
 

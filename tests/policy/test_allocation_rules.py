@@ -1,6 +1,5 @@
 """Each rule for allocation: whom it asks, whom it takes, when it refuses."""
 
-import itertools
 import math
 import random
 from collections import Counter
@@ -17,16 +16,15 @@ from iodaemon.policy.allocation import (
     balanced,
     best_bandwidth,
     round_robin,
-    weighted,
     worst_fit,
 )
 from iodaemon.policy.allocation import random as at_random
+from iodaemon.policy.allocation.balanced import peak_bytes
 from iodaemon.policy.allocation.best_bandwidth import worst_gb_per_s
-from iodaemon.policy.placing import Placing, place
-from iodaemon.policy.space import peak_bytes
 from iodaemon.registry import find_rule, rule_names
+from iodaemon.simulator.storalloc import Placing, place
 
-RULES = ("balanced", "best_bandwidth", "random", "round_robin", "weighted", "worst_fit")
+RULES = ("balanced", "best_bandwidth", "random", "round_robin", "worst_fit")
 
 
 def rule(name):
@@ -219,40 +217,9 @@ def test_a_faster_disk_carries_more():
     assert ["fast:0"] == asked(balanced.Rule(), books, request(), 1)
 
 
-def test_weighted_takes_turns_until_a_disk_is_a_sixth_fuller():
-    books = ledger(node("n", 4))
-
-    assert ["n:0", "n:1", "n:2", "n:3"] == asked(weighted.Rule(), books, request(), 4)
-    take(books, "n:0", 671, 0.0)  # 43/256 of 4,000 is 671.9
-    assert ["n:0", "n:1", "n:2", "n:3"] == asked(weighted.Rule(), books, request(), 4)
-
-
-def test_weighted_draws_by_what_is_free_where_disks_are_uneven():
-    books = ledger(node("a", 1), node("b", 1))
-    take(books, "a:0", 3000, 0.0)
-
-    counts = Counter(asked(weighted.Rule(penalty=0.0), books, request(), 2000))
-
-    assert 300 < counts["a:0"] < 500  # a fifth
-
-
-def test_a_penalty_sends_the_next_one_elsewhere():
-    books = ledger(node("a", 1), node("b", 1))
-    take(books, "a:0", 2000, 0.0)
-    free, held = (weighted.Rule(penalty=penalty) for penalty in (0.0, 1.0))
-
-    def in_a_row(of):
-        found = asked(of, books, request(), 1000)
-        return sum(before == after for before, after in itertools.pairwise(found))
-
-    assert in_a_row(held) < in_a_row(free)
-
-
 def test_parameters_that_make_no_rule_are_refused():
     with pytest.raises(ValueError, match="attempts is 0"):
         round_robin.Rule(attempts=0)
-    with pytest.raises(ValueError, match=r"threshold is 1\.5"):
-        weighted.Rule(threshold=1.5)
 
 
 # -- properties ------------------------------------------------------------------------------------
@@ -284,7 +251,7 @@ STORAGES = st.sampled_from(
 )
 
 
-@pytest.mark.parametrize("name", ["balanced", "best_bandwidth", "round_robin", "weighted"])
+@pytest.mark.parametrize("name", ["balanced", "best_bandwidth", "round_robin"])
 @given(nodes=STORAGES, wanted=st.lists(requests(), max_size=12), block=st.integers(1, 3000))
 def test_a_rule_that_may_refuse_never_fills_a_disk_over_its_capacity(name, nodes, wanted, block):
     books, memory, parts = ledger(*nodes), None, []
@@ -317,7 +284,7 @@ def held(books):
     }
 
 
-@pytest.mark.parametrize("name", ["balanced", "best_bandwidth", "round_robin", "weighted"])
+@pytest.mark.parametrize("name", ["balanced", "best_bandwidth", "round_robin"])
 @given(gb=st.integers(4001, 30_000), before=st.lists(requests(), max_size=5))
 def test_a_refused_request_leaves_no_trace(name, gb, before):
     books = ledger(node("n", 2))

@@ -12,8 +12,8 @@ from scene import NOW_S, Scene, platform
 from iodaemon.core.job import JobId, JobState, Reason
 from iodaemon.core.state import with_fields
 from iodaemon.policy.admission.easy import Rule
-from iodaemon.policy.backfill import Shadow, expected_end_s, find_shadow, latest_end_s
-from iodaemon.policy.bandwidth import Budget
+from iodaemon.policy.headroom import Budget
+from iodaemon.policy.shadow_time import Shadow, expected_end_s, find_shadow, latest_end_s
 
 MB = 1e6
 

@@ -6,13 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from queueing import SOCKETS, WORKLOADS, queued, run, running, submissions
-from scene import MB, NOW_S, Scene, pending, platform
+from scene import MB, NOW_S, Scene, platform
 
 from iodaemon.core.job import JobId
-from iodaemon.policy.admission.equilibrio import Rule
-from iodaemon.policy.intensity import balance_of, scale_of
-from iodaemon.policy.line import brought_forward, line_of
-from iodaemon.policy.wording import told_way
+from iodaemon.policy.admission.equilibrio import Rule, brought_forward, line_of
+from iodaemon.policy.intensity import balance_of, scale_of, told_way
 
 ALPHAS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
 
@@ -245,7 +243,7 @@ def test_an_alpha_that_is_no_weight_is_refused(alpha):
 
 
 def test_a_queue_of_ties_goes_by_id():
-    scene = Scene(platform(2)).queue(pending(4), pending(2), pending(9), pending(3))
+    scene = Scene(platform(2)).queue(queued(4), queued(2), queued(9), queued(3))
 
     assert [2, 3] == started(scene)
 

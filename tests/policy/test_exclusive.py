@@ -16,7 +16,7 @@ from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.sample import DeviceCounters
 from iodaemon.model.node import Compute, Model, Profile, Read, SimulatedDisk
 from iodaemon.policy.admission.fcfs import Rule as Fcfs
-from iodaemon.policy.order import ORDERS
+from iodaemon.policy.list_order import ORDERS
 from iodaemon.policy.placement.least_io import Rule as LeastIo
 from iodaemon.policy.regulation import exclusive
 from iodaemon.simulator.run import simulate

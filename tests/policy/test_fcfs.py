@@ -2,7 +2,8 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from scene import Scene, pending, platform
+from queueing import queued
+from scene import Scene, platform
 
 from iodaemon.core.decision import AdmissionPlan, Placed
 from iodaemon.core.job import Reason
@@ -16,7 +17,7 @@ def decide(scene):
 
 
 def test_jobs_start_in_the_order_in_which_they_were_submitted():
-    scene = Scene(platform(4)).queue(pending(3), pending(1), pending(2))
+    scene = Scene(platform(4)).queue(queued(3), queued(1), queued(2))
 
     plan = decide(scene)
 
@@ -24,7 +25,7 @@ def test_jobs_start_in_the_order_in_which_they_were_submitted():
 
 
 def test_nothing_overtakes_a_head_that_does_not_fit():
-    scene = Scene(platform(2, 2)).live(1, 0).live(2, 1).queue(pending(3, cpus=2), pending(4))
+    scene = Scene(platform(2, 2)).live(1, 0).live(2, 1).queue(queued(3, cpus=2), queued(4))
 
     plan = decide(scene)
 
@@ -33,7 +34,7 @@ def test_nothing_overtakes_a_head_that_does_not_fit():
 
 
 def test_only_the_first_job_that_does_not_fit_gets_a_reason():
-    scene = Scene(platform(1)).queue(pending(1), pending(2), pending(3))
+    scene = Scene(platform(1)).queue(queued(1), queued(2), queued(3))
 
     plan = decide(scene)
 
@@ -42,7 +43,7 @@ def test_only_the_first_job_that_does_not_fit_gets_a_reason():
 
 
 def test_a_start_takes_its_slots_from_those_that_follow():
-    scene = Scene(platform(2, 2)).queue(pending(1, cpus=2), pending(2, cpus=2), pending(3))
+    scene = Scene(platform(2, 2)).queue(queued(1, cpus=2), queued(2, cpus=2), queued(3))
 
     plan = decide(scene)
 
@@ -50,8 +51,8 @@ def test_a_start_takes_its_slots_from_those_that_follow():
 
 
 def test_the_io_of_a_start_counts_for_those_that_follow():
-    heavy, light = pending(1, io_rate=50e6), pending(2, io_rate=1e6)
-    scene = Scene(platform(2, 2)).queue(heavy, light, pending(3, io_rate=2e6))
+    heavy, light = queued(1, rate=50e6), queued(2, rate=1e6)
+    scene = Scene(platform(2, 2)).queue(heavy, light, queued(3, rate=2e6))
 
     plan = decide(scene)
 
@@ -69,7 +70,7 @@ def test_an_empty_queue_needs_no_plan():
 )
 def test_starts_are_a_prefix_of_the_queue_that_fits(sizes, sockets):
     feasible = [size for size in sizes if size <= max(sockets)]
-    jobs = [pending(number, cpus=size) for number, size in enumerate(feasible, start=1)]
+    jobs = [queued(number, cpus=size) for number, size in enumerate(feasible, start=1)]
 
     plan = decide(Scene(platform(*sockets)).queue(*jobs))
 

@@ -13,14 +13,14 @@ from iodaemon.core.job import JobId, Reason
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import with_fields
 from iodaemon.model.node import Model, SimulatedDisk
-from iodaemon.policy.admission import easy, equilibrio, io_budget
+from iodaemon.policy.admission import easy, equilibrio
 from iodaemon.policy.admission.easy import Rule
 from iodaemon.policy.placement.least_io import Rule as LeastIo
 from iodaemon.policy.regulation import adaptive
 from iodaemon.simulator.run import simulate
 from iodaemon.simulator.workload import Mix, random_workload
 
-BUDGET = io_budget.Rule(bandwidth_bytes_per_s=60.0 * MB)
+BUDGET = easy.Rule(bandwidth_bytes_per_s=60.0 * MB)
 RULES = [easy.Rule(), BUDGET, equilibrio.Rule(), equilibrio.Rule(longest_wait_s=3.0)]
 NEVER_S = 50_000.0
 

@@ -12,8 +12,8 @@ from scene import MB, NOW_S, Scene, platform
 from iodaemon.core.job import JobSpec
 from iodaemon.model.node import Profile, Transfer
 from iodaemon.policy.admission import easy
-from iodaemon.policy.admission.io_budget import Rule
-from iodaemon.policy.bandwidth import ALONE_SHARE
+from iodaemon.policy.admission.easy import Rule
+from iodaemon.policy.headroom import ALONE_SHARE
 
 LIMIT = 100.0 * MB
 
@@ -187,11 +187,13 @@ def test_the_devices_are_the_budget_where_none_is_given():
     )
     jobs = [queued(i, rate=60 * MB) for i in (1, 2)]
 
-    plans = [Rule().decide(Scene(m).queue(*jobs).view(), None)[0] for m in (machine, known)]
+    plans = [
+        Rule(demand="mean").decide(Scene(m).queue(*jobs).view(), None)[0] for m in (machine, known)
+    ]
 
     assert [[1, 2], [1]] == [started(plan) for plan in plans]
-    assert "set [admission] bandwidth" in Rule().caution(machine)
-    assert Rule().caution(known) is None
+    assert "set [admission] bandwidth" in Rule(demand="mean").caution(machine)
+    assert Rule(demand="mean").caution(known) is None
 
 
 @pytest.mark.parametrize("parameters", [{"bandwidth_bytes_per_s": 0.0}, {"depth": -1}])
@@ -222,6 +224,6 @@ def test_promises_are_kept_and_the_budget_is(workload, sockets, limit):
 def test_without_any_bandwidth_it_is_easy(workload, sockets):
     jobs = submissions(workload, max(sockets))
 
-    runs = [run(rule, platform(*sockets), jobs).jobs for rule in (Rule(), easy.Rule())]
+    runs = [run(rule, platform(*sockets), jobs).jobs for rule in (Rule(demand="mean"), easy.Rule())]
 
     assert runs[0] == runs[1]

@@ -131,6 +131,19 @@ def test_another_rule_drops_the_parameters_of_the_old_one():
     assert policy.rules.regulation == none.Rule()
 
 
+def test_a_rule_that_is_a_parameter_of_another_is_still_known_by_its_name():
+    asked = {"rule": "io_budget", "bandwidth": "40 MB/s", "depth": 9}
+
+    [given, alone, burst] = [
+        load("default", admission=each).rules.admission
+        for each in (asked, {"rule": "io_budget"}, {"rule": "io_budget", "demand": "burst"})
+    ]
+
+    assert given == easy.Rule(bandwidth_bytes_per_s=40e6, demand="mean", depth=9)
+    assert alone == load("io-budget").rules.admission == easy.Rule(demand="mean")
+    assert burst == easy.Rule(demand="burst")
+
+
 def test_the_users_policy_outranks_the_shipped_one(tmp_path):
     written(tmp_path, MINIMAL, name="dynamic")
 

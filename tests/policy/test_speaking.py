@@ -25,7 +25,7 @@ from iodaemon.model.node import (
     table_scaling,
 )
 from iodaemon.policy.admission.fcfs import Rule as Fcfs
-from iodaemon.policy.order import ORDERS
+from iodaemon.policy.list_order import ORDERS
 from iodaemon.policy.placement.least_io import Rule as LeastIo
 from iodaemon.policy.regulation.exclusive import Rule as Exclusive
 from iodaemon.policy.regulation.none import Rule as Unregulated

@@ -15,14 +15,21 @@ from iodaemon.core.rule import Rules
 from iodaemon.core.similarity import kind_of
 from iodaemon.core.state import with_fields
 from iodaemon.model.node import Compute, Profile
-from iodaemon.policy.admission import easy, equilibrio, fcfs, io_budget, pack, storage_aware
+from iodaemon.policy.admission import easy, equilibrio, fcfs, pack, storage_aware
 from iodaemon.policy.placement.least_io import Rule as LeastIo
 from iodaemon.registry import rule_names
 from iodaemon.simulator.run import simulate
 
 WHY = Reason(code="Contention", text="more at once would get less done")
 EXTREME = equilibrio.Rule(longest_wait_s=3.0)
-RULES = [easy.Rule(), equilibrio.Rule(), EXTREME, fcfs.Rule(), io_budget.Rule(), pack.Rule()]
+RULES = [
+    easy.Rule(),
+    equilibrio.Rule(),
+    EXTREME,
+    fcfs.Rule(),
+    easy.Rule(demand="mean"),
+    pack.Rule(),
+]
 RULES += [storage_aware.Rule()]
 IDS = [f"{rule.__module__.rpartition('.')[2]}-{place}" for place, rule in enumerate(RULES)]
 NEVER_S = 5000.0

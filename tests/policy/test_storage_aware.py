@@ -19,8 +19,8 @@ from iodaemon.core.stock import NO_SPACE_AT_ALL, why_never
 from iodaemon.core.storage import Disk, Storage, StorageNode, Tier
 from iodaemon.model.node import Compute, Profile
 from iodaemon.policy.admission.fcfs import Rule as Fcfs
-from iodaemon.policy.admission.storage_aware import Rule
-from iodaemon.policy.staging import Wishes, extra_s, have_room
+from iodaemon.policy.admission.storage_aware import Rule, Wishes, extra_s
+from iodaemon.policy.shadow_time import have_room
 from iodaemon.registry import find_rule
 from iodaemon.simulator.sas import FAST, SLOW, SasJob, Site
 from iodaemon.simulator.sas_run import COMPUTE, World
@@ -313,7 +313,7 @@ def test_a_negative_depth_is_refused():
 
 # -- always ----------------------------------------------------------------------------------------
 
-ALLOCATIONS = [None, "balanced", "weighted"]
+ALLOCATIONS = [None, "balanced"]
 """Those that take a disk with room wherever there is one; others may refuse, room or not."""
 DISKS = st.lists(st.integers(20, 100), min_size=1, max_size=3)
 TIERS = st.builds(
@@ -408,8 +408,8 @@ class Watched(msgspec.Struct, frozen=True):
         view.rng.setstate(drawn)
         made = self.rule._admit(view, Wishes(view.tiers))
         head = made.head
-        if head is not None and head.planned is not None and head.is_promised:
-            done_s = head.planned.at_s + head.planned.option.extra_s
+        if head is not None and head.kept is not None and head.is_promised:
+            done_s = head.kept.at_s + head.kept.option.extra_s
             assert done_s <= self.best_s.get(head.job.id, done_s) + 1e-6, "the promise moves later"
             self.best_s[head.job.id] = done_s
         for placed in plan.starts:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from iodaemon.core.job import JobId
 from iodaemon.core.platform import DeviceId
-from iodaemon.policy.order import ORDERS
-from iodaemon.policy.token import Claim, hand_out, rank
+from iodaemon.policy.list_order import ORDERS
+from iodaemon.policy.regulation.exclusive import Claim, hand_out, rank
 
 A, B = DeviceId("sda"), DeviceId("sdb")
 

@@ -10,7 +10,7 @@ from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iodaemon.policy.order import ORDERS
+from iodaemon.policy.list_order import ORDERS
 from iodaemon.simulator.carretero import (
     Application,
     Generator,

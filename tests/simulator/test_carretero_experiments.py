@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from iodaemon.errors import ConfigError
-from iodaemon.policy.order import ORDERS
+from iodaemon.policy.list_order import ORDERS
 from iodaemon.simulator.carretero import Application, Generator, LoadTask, draw_workloads
 from iodaemon.simulator.catalogue import load_experiment
 from iodaemon.simulator.study import (

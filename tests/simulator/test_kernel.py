@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.policy.order import CHANGING, ORDERS, fifo
+from iodaemon.policy.list_order import CHANGING, ORDERS, fifo
 from iodaemon.simulator.kernel import plain
 from iodaemon.simulator.kernel.run import Batch, finish_times, shared_finish_times
 

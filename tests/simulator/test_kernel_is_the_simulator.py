@@ -12,7 +12,7 @@ from iodaemon.core.decision import AdmissionPlan
 from iodaemon.core.job import JobSpec
 from iodaemon.core.rule import Rules
 from iodaemon.model.node import Compute, LinkSpec, Model, Profile, Transfer
-from iodaemon.policy.order import CHANGING, ORDERS
+from iodaemon.policy.list_order import CHANGING, ORDERS
 from iodaemon.policy.packing import Item, assign, make_packs
 from iodaemon.policy.regulation.none import Rule as NoRegulation
 from iodaemon.simulator.carretero import Application

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.policy.admission.storage_aware import Rule
-from iodaemon.policy.staging import extra_s
+from iodaemon.policy.admission.storage_aware import Rule, extra_s
 from iodaemon.simulator.catalogue import load_experiment, prepare
 from iodaemon.simulator.draw import draw
 from iodaemon.simulator.feitelson import Feitelson, draw_jobs, size_weight

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iodaemon.core.storage import StorageRequest
-from iodaemon.policy.placing import Placing
 from iodaemon.registry import find_rule
 from iodaemon.simulator.catalogue import load_experiment, with_parameters
-from iodaemon.simulator.storalloc import GB, NodeClass, decide, layout, storage_of
+from iodaemon.simulator.storalloc import GB, NodeClass, Placing, decide, layout, storage_of
 from iodaemon.simulator.storalloc_feedback import Way
 from iodaemon.simulator.storalloc_feedback_run import (
     ComputeNodes,
@@ -31,7 +30,7 @@ from iodaemon.simulator.storalloc_replay import replay
 from iodaemon.simulator.study import storalloc_feedback as study
 
 EXPERIMENTS = Path(__file__).parents[2] / "sim/experiments"
-RULES = ("random", "round_robin", "worst_fit", "best_bandwidth", "balanced", "weighted")
+RULES = ("random", "round_robin", "worst_fit", "best_bandwidth", "balanced")
 
 
 def wanted(gb, start, end, name="r"):

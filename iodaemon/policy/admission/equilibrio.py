@@ -24,9 +24,9 @@ weighs in, and after ``longest_wait`` it alone decides.
    Without that, as published, a job can be passed for ever where ``alpha`` is 0.5 or more: with
    the worst delta it weighs ``alpha`` however old it is, with the best the last to come weighs
    ``1 - alpha``. And with bound ``max`` a large one is passed for as long as anything long runs.
-9. ``alpha = "auto"``: in each turn as much as the storage would be full (``iodaemon.policy.
-   reordering``, ours). Without ``bandwidth`` that is what the devices deliver, where it is known;
-   else, and for operations, as much as S and W are apart.
+9. ``alpha = "auto"``: in each turn as much as the storage would be full
+   (``iodaemon.policy.intensity``, ours). Without ``bandwidth`` that is what the devices deliver,
+   where it is known; else, and for operations, as much as S and W are apart.
 
 Needs: nothing; I/O hints and walltimes make it what it is.
 Source: Özden, Tarraf, Wolf, IEEE CLUSTER 2025, and its slides.
@@ -39,34 +39,45 @@ is as printed. Of the reservations the slides keep the maximum only: bound ``max
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Mapping
-from typing import Any, Literal
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any, Final, Literal
 
 import msgspec
 
-from iodaemon.core.decision import AdmissionPlan, StartLimit
+from iodaemon.core.decision import AdmissionPlan, Placed, StartLimit
 from iodaemon.core.job import Job, JobId, Reason
-from iodaemon.core.platform import Platform
+from iodaemon.core.platform import PartitionId, Platform
 from iodaemon.core.view import NotNow, View
-from iodaemon.policy.backfill import BACKFILL, find_shadow, latest_end_s, most_free
-from iodaemon.policy.bandwidth import Headroom
-from iodaemon.policy.intensity import Balance, Scale, balance_of, scale_of
-from iodaemon.policy.line import Line, brought_forward, line_of
-from iodaemon.policy.reordering import need_by_imbalance, need_by_load
-from iodaemon.policy.starting import ORDER, Turns, without
-from iodaemon.policy.wording import told_rate, told_span, told_way
+from iodaemon.policy.headroom import Headroom, told_rate
+from iodaemon.policy.intensity import Balance, Scale, balance_of, scale_of, told_way
+from iodaemon.policy.shadow_time import (
+    BACKFILL,
+    find_shadow,
+    latest_end_s,
+    most_free,
+    told_passed,
+    told_span,
+)
+
+_ORDER: Final = "Order"
+"""The code of the reason why a job starts, or waits, by its rank."""
+
+Intensity = Callable[[Job], float | None]
+"""A job's I/O intensity; None if unknown."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """What saves work: the same is decided without it.
+    """A cache: decisions are the same without it.
 
     Attributes:
         line: the queue as it was left.
-        lessons, sampled_s, headroom, limit: by what it was decided (``View``).
-        running: intensities of what holds slots.
+        lessons, sampled_s, headroom, limit: what the decision depended on (``View``).
+        running: intensities of the jobs that hold slots.
         overdue: how many of the line had waited for too long.
-        plan: what was decided, its starts left out.
+        plan: the decision, without its starts.
     """
 
     line: Line
@@ -80,12 +91,10 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Blocked(msgspec.Struct, frozen=True, kw_only=True):
-    """The first that finds no room.
+    """The first job without room.
 
     Attributes:
-        job: which.
         scale: of its turn.
-        reason: what it lacks.
         is_overdue: whether it has waited for too long.
     """
 
@@ -101,7 +110,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         alpha: reordering intensity, 0 (first come, first served) to 1 (I/O intensity alone), or
             "auto".
-        auto_most, auto_full: of "auto" (``iodaemon.policy.reordering``).
+        auto_most, auto_full: of "auto" (``iodaemon.policy.intensity``).
         bandwidth_bytes_per_s: of the whole storage, for "auto". None: the devices' capacities.
         bound: until when a backfilled job must have ended.
         longest_wait_s: who has waited for longer goes first, by arrival. None: as published.
@@ -119,7 +128,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     longest_wait_s: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no weight."""
         if self.alpha != "auto" and not 0.0 <= self.alpha <= 1.0:
             raise ValueError(f'alpha is {self.alpha:g}; it must be from 0 to 1, or "auto"')
         if not 0.0 <= self.auto_most <= 1.0:
@@ -130,7 +138,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is {value:g}; it must be above 0")
 
     def decide(self, view: View, memory: Memory | None) -> tuple[AdmissionPlan, Memory | None]:
-        """Start whose turn it is, and what may start beside the first that finds no room."""
         jobs = list(view.pending)
         if not jobs:
             return AdmissionPlan(), None
@@ -162,26 +169,25 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     ) -> tuple[AdmissionPlan, Line]:
         """The plan, and the line without those who start."""
         waits = Reason(
-            code=ORDER, text=f"waits for free CPUs; who goes first is decided then, {self._by()}"
+            code=_ORDER, text=f"waits for free CPUs; who goes first is decided then, {self._by()}"
         )
         if most_free(view) == 0:
             return AdmissionPlan(rest=waits), line
-        turns = Turns(view, line, self._balance(line, running), self._late_s(view.now_s))
+        turns = _Turns(view, line, self._balance(line, running), self._late_s(view.now_s))
         blocked = self._take_turns(turns)
         if blocked is not None:
             self._backfill(turns, blocked)
             by = self._by_wait() if blocked.is_overdue else self._by()
-            waits = Reason(code=ORDER, text=f"job {blocked.job.id} goes first, {by}")
+            waits = Reason(code=_ORDER, text=f"job {blocked.job.id} goes first, {by}")
         elif (shut_by := turns.headroom.shut_by) is not None:
             waits = shut_by
         reasons = turns.refusals()
         if blocked is not None:
             reasons[blocked.job.id] = blocked.reason
-        starts, line = without(line, turns.outs)
+        starts, line = _without(line, turns.outs)
         return AdmissionPlan(starts=starts, reasons=reasons, rest=waits), line
 
     def explain(self, view: View, job: Job, memory: Any) -> str:  # noqa: ARG002 - as all rules
-        """Where it stands in the queue, by what, and who goes first."""
         line = line_of(view.pending, lambda other: self._intensity_of(view, other))
         places = [place for place, other in enumerate(line.jobs) if other.id == job.id]
         if not places:
@@ -211,8 +217,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     # -- the turns -----------------------------------------------------------------------------
 
-    def _take_turns(self, turns: Turns) -> Blocked | None:
-        """Start the first of the line again and again; returns the first that finds no room."""
+    def _take_turns(self, turns: _Turns) -> Blocked | None:
+        """Start the first of the line as long as it has room; return the first that has none."""
         while turns.has_room():
             line = turns.line
             scale = self._scale(line, turns.balance, turns.draft.platform)
@@ -222,15 +228,15 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             answer = turns.draft.place(job)
             if isinstance(answer, NotNow):
                 return Blocked(job=job, scale=scale, reason=answer.reason, is_overdue=is_late)
-            if is_late and not turns.may_start(job):
+            if is_late and not turns.headroom.has_room(job):
                 turns.keep_slots(place, answer)
                 continue
             why = self._why_its_turn(scale, line.intensities[place])
             turns.take_turn(place, answer, self._by_wait() if is_late else why)
         return None
 
-    def _backfill(self, turns: Turns, first: Blocked) -> None:
-        """Start those of the line that end before the bound, in the order of the last turn."""
+    def _backfill(self, turns: _Turns, first: Blocked) -> None:
+        """Start jobs of the line that end before the bound, in the order of the last turn."""
         is_by_max = self.bound == "max" and not first.is_overdue
         bound_s = self._bound_s(turns, first.job, is_by_max=is_by_max)
         if bound_s is None:
@@ -247,7 +253,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         limit = "the last that runs" if is_by_max else "room for that one is expected"
         for _, place in sorted(zip(weights, places, strict=True)):
             job = line.jobs[place]
-            if job is first.job or line.cpus[place] > free or not turns.may_start(job):
+            if job is first.job or line.cpus[place] > free or not turns.headroom.has_room(job):
                 continue
             answer = turns.draft.place(job)
             if isinstance(answer, NotNow):
@@ -258,7 +264,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             turns.start(job, answer, why, BACKFILL)
             free = most_free(turns.draft)
 
-    def _bound_s(self, turns: Turns, first: Job, *, is_by_max: bool) -> float | None:
+    def _bound_s(self, turns: _Turns, first: Job, *, is_by_max: bool) -> float | None:
         if is_by_max:
             return latest_end_s(turns.draft.live, turns.now_s)
         shadow = find_shadow(turns.draft, first, turns.now_s)
@@ -267,11 +273,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     # -- what is known -------------------------------------------------------------------------
 
     def _late_s(self, now_s: float) -> float:
-        """Who came before has waited for too long; before all where nobody has."""
+        """Jobs that arrived before this time have waited for too long."""
         return -math.inf if self.longest_wait_s is None else now_s - self.longest_wait_s
 
     def _overdue(self, line: Line, now_s: float) -> int:
-        """How many of the line have waited for too long: the first ones."""
+        """How many of the line, from the first on, have waited for too long."""
         return bisect_left(line.arrivals_s, self._late_s(now_s))
 
     def _scale(self, line: Line, balance: Balance, platform: Platform) -> Scale:
@@ -279,16 +285,16 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return scale_of(line.arrivals_s, line.known, balance, alpha)
 
     def _auto(self, balance: Balance, platform: Platform) -> float:
-        system, workload = balance.system, balance.workload
-        bandwidth = self._bandwidth(platform)
-        if bandwidth is None:
-            return self.auto_most * need_by_imbalance(system, workload)
-        return self.auto_most * need_by_load(
-            system, workload, len(balance.running), bandwidth=bandwidth, full=self.auto_full
-        )
+        """An alpha by how much reordering would help just now (see ``intensity``)."""
+        larger, bandwidth = max(balance.system, balance.workload), self._bandwidth(platform)
+        if bandwidth is not None:
+            load = larger * max(1, len(balance.running)) / (self.auto_full * bandwidth)
+            return self.auto_most * min(1.0, load)
+        apart = abs(balance.system - balance.workload)
+        return self.auto_most * (apart / larger if larger > 0.0 else 0.0)
 
     def _bandwidth(self, platform: Platform) -> float | None:
-        """What all storage delivers, bytes/s; None: not known, or operations are balanced."""
+        """The bandwidth of all storage, bytes/s; None if unknown, or if operations are balanced."""
         if self.intensity == "operations":
             return None
         return self.bandwidth_bytes_per_s or platform.capacity_bytes_per_s
@@ -298,7 +304,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return balance_of(running.values(), line.known, by_system=by_system)
 
     def _running(self, view: View, memory: Memory | None) -> dict[JobId, float | None]:
-        """Of what holds slots; looked up anew only of those that are not remembered."""
+        """The intensities of jobs that hold slots; looked up if memory does not have them."""
         known: Mapping[JobId, float | None] = {}
         if memory is not None and memory.sampled_s == view.sampled_s:
             known = memory.running
@@ -339,10 +345,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return f"by arrival and I/O intensity (alpha {self.alpha})"
 
     def _by_wait(self) -> str:
-        return f"it has waited for longer than {self._told_wait()}"
-
-    def _told_wait(self) -> str:
-        return told_span(self.longest_wait_s or 0.0)
+        return f"it has waited for longer than {told_span(self.longest_wait_s or 0.0)}"
 
     def _told(self, intensity: float) -> str:
         if self.intensity == "operations":
@@ -351,7 +354,199 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _is_the_same(memory: Memory, view: View, running: Mapping[JobId, float | None]) -> bool:
-    """Whether what was decided of the same queue would be decided again."""
+    """Whether the decision for the same queue would be the same again."""
     then = (memory.sampled_s, memory.headroom, memory.limit, memory.running.keys())
     now = (view.sampled_s, view.io_headroom_bytes_per_s, view.start_limit, running.keys())
     return then == now
+
+
+# -- the queue by arrival --------------------------------------------------------------------------
+
+
+class Line:
+    """The waiting jobs by arrival, in columns.
+
+    Attributes:
+        jobs: by arrival, equal ones in the order of the queue.
+        arrivals_s: rising.
+        walltimes_s: infinite without a walltime.
+        intensities: None if unknown.
+        known: the known intensities, rising.
+    """
+
+    __slots__ = ("arrivals_s", "cpus", "intensities", "jobs", "known", "walltimes_s")
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.arrivals_s: list[float] = []
+        self.cpus: list[int] = []
+        self.walltimes_s: list[float] = []
+        self.intensities: list[float | None] = []
+        self.known: list[float] = []
+
+    def copy(self) -> Line:
+        other = Line()
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name).copy())
+        return other
+
+    def append(self, job: Job, intensity: float | None) -> None:
+        """Add a job that arrived no earlier than the last."""
+        self.jobs.append(job)
+        self.arrivals_s.append(job.queued_s)
+        self.cpus.append(job.spec.cpus)
+        walltime_s = job.spec.walltime_s
+        self.walltimes_s.append(math.inf if walltime_s is None else walltime_s)
+        self.intensities.append(intensity)
+        if intensity is not None:
+            insort(self.known, intensity)
+
+    def remove(self, place: int) -> None:
+        intensity = self.intensities[place]
+        if intensity is not None:
+            del self.known[bisect_left(self.known, intensity)]
+        del self.jobs[place], self.arrivals_s[place], self.cpus[place]
+        del self.walltimes_s[place], self.intensities[place]
+
+    def only(self, places: list[int]) -> Line:
+        """The line of the jobs at these rising places."""
+        other = Line()
+        for name in ("jobs", "arrivals_s", "cpus", "walltimes_s", "intensities"):
+            column = getattr(self, name)
+            setattr(other, name, [column[place] for place in places])
+        other.known = sorted(x for x in other.intensities if x is not None)
+        return other
+
+    def place_of(self, job: Job) -> int:
+        """The place of a job of the line."""
+        place = bisect_left(self.arrivals_s, job.queued_s)
+        while self.jobs[place].id != job.id:
+            place += 1
+        return place
+
+
+def line_of(jobs: Iterable[Job], intensity_of: Intensity) -> Line:
+    line = Line()
+    for job in sorted(jobs, key=attrgetter("queued_s")):
+        line.append(job, intensity_of(job))
+    return line
+
+
+def brought_forward(line: Line, jobs: list[Job], intensity_of: Intensity) -> Line:
+    """The line of these jobs, made from an earlier line; the same object if nothing changed.
+
+    Args:
+        line: the earlier one; not changed.
+        jobs: in queue order.
+        intensity_of: has the same answers as when the line was made.
+    """
+    count = len(line.jobs)
+    if jobs[:count] != line.jobs:
+        return line_of(jobs, intensity_of)
+    new = jobs[count:]
+    if not new:
+        return line
+    arrivals_s = [*line.arrivals_s[-1:], *(job.queued_s for job in new)]
+    if any(late < early for early, late in pairwise(arrivals_s)):
+        return line_of(jobs, intensity_of)
+    longer = line.copy()
+    for job in new:
+        longer.append(job, intensity_of(job))
+    return longer
+
+
+# -- one decision ----------------------------------------------------------------------------------
+
+
+class _Turns:
+    """One decision: jobs move from the line to the draft.
+
+    Args:
+        line: all waiting jobs; not changed.
+        balance: S and W before the decision.
+        late_s: jobs that arrived before this time have waited for too long.
+
+    Attributes:
+        line: the jobs that may start.
+        outs: the jobs that start, in order, each with its reason if it passes earlier jobs.
+    """
+
+    def __init__(self, view: View, line: Line, balance: Balance, late_s: float) -> None:
+        self.draft = view.draft()
+        self.now_s = view.now_s
+        self.line = line.copy()
+        self.balance = balance
+        self.outs: list[tuple[Job, Placed]] = []
+        self._late_s = late_s
+        self.headroom = Headroom(view)
+        self._left_out: list[Job] = []
+        self._leave_out()
+
+    def has_room(self) -> bool:
+        """Whether the smallest job of the line fits, and regulation might let it start."""
+        if self.headroom.shut_by is not None:
+            return False
+        most = most_free(self.draft)
+        return most > 0 and bool(self.line.jobs) and most >= min(self.line.cpus)
+
+    def is_overdue(self) -> bool:
+        """Whether the first of the line has waited for too long; the line must not be empty."""
+        return self.line.arrivals_s[0] < self._late_s
+
+    def refusals(self) -> dict[JobId, Reason]:
+        """The reasons of the jobs that regulation does not let start."""
+        told = ((job.id, self.headroom.refusal(job)) for job in self._left_out)
+        return {job_id: reason for job_id, reason in told if reason is not None}
+
+    def start(self, job: Job, partition: PartitionId, why: str, code: str = _ORDER) -> None:
+        """Start the job; it stays in the line."""
+        placed = self.draft.start(job, partition, Reason(code=code, text=why))
+        self.outs.append((job, placed))
+        self.headroom.take(job)
+
+    def take_turn(self, place: int, partition: PartitionId, why: str) -> None:
+        """Start the job at this place of the line; it counts in S from now on."""
+        self.start(self.line.jobs[place], partition, why)
+        self.balance = self.balance.with_running(self.line.intensities[place])
+        self.line.remove(place)
+        self._leave_out()
+
+    def keep_slots(self, place: int, partition: PartitionId) -> None:
+        """Keep the slots of the job at this place, which waits only for regulation."""
+        job = self.line.jobs[place]
+        self.draft.start(job, partition)
+        self._left_out.append(job)
+        self.line.remove(place)
+
+    def _leave_out(self) -> None:
+        """Take jobs that regulation does not let start from the line, except overdue ones."""
+        if self.headroom.lets_all or self.headroom.shut_by is not None:
+            return
+        line, stay = self.line, []
+        for place, job in enumerate(line.jobs):
+            if line.arrivals_s[place] < self._late_s or self.headroom.has_room(job):
+                stay.append(place)
+            else:
+                self._left_out.append(job)
+        if len(stay) < len(line.jobs):
+            self.line = line.only(stay)
+
+
+def _without(line: Line, outs: list[tuple[Job, Placed]]) -> tuple[tuple[Placed, ...], Line]:
+    """The starts, with reasons for those that pass earlier jobs, and the line without them."""
+    if not outs:
+        return (), line
+    places = {job.id: line.place_of(job) for job, _ in outs}
+    gone = sorted(places.values())
+    before = {place: number for number, place in enumerate(gone)}
+    starts = []
+    for job, placed in outs:
+        passed, why = places[job.id] - before[places[job.id]], placed.why
+        if why is not None:
+            told = Reason(code=why.code, text=f"{why.text}; {told_passed(passed)}")
+            why = told if passed else None
+        starts.append(msgspec.structs.replace(placed, why=why))
+    shorter = line.copy()
+    for place in reversed(gone):
+        shorter.remove(place)
+    return tuple(starts), shorter

@@ -23,7 +23,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """Strict submit order; it has no parameters."""
 
     def decide(self, view: View, memory: None) -> tuple[AdmissionPlan, None]:
-        """Start jobs from the head of the queue until one does not fit; that one gets a reason."""
         draft, gate = view.draft(), StartGate(view)
         starts: list[Placed] = []
         reasons: dict[JobId, Reason] = {}

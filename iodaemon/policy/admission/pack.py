@@ -32,7 +32,7 @@ there at the beginning, and its packs are given to I/O nodes before (``static``)
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final, Literal
 
@@ -54,21 +54,19 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         number: from 1 on, the longest first.
-        jobs: who is in it.
-        slots: what all together hold.
-        partition: where it will run. None: on the first that is free.
-        begun: where others of it run already, whom these follow. None: none has started.
+        jobs: the jobs in it.
+        partition: where it will run. None: on the first partition that is free.
+        begun: where other jobs of it run already. None if none has started.
     """
 
     number: int
     jobs: tuple[JobId, ...]
-    slots: int
     partition: PartitionId | None = None
     begun: PartitionId | None = None
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """From one decision to the next: the packs that wait, the longest first."""
+    """The packs that wait, the longest first."""
 
     waiting: tuple[Waiting, ...] = ()
 
@@ -91,7 +89,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     most: int = 1000
 
     def __post_init__(self) -> None:
-        """Refuse parameters that mean nothing."""
         for name in ("stretch_bound", "bandwidth_bytes_per_s", "assumed_walltime_s", "most"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -104,7 +101,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         return "no capacity is known, so packs are made by CPUs alone; set [admission] bandwidth"
 
     def decide(self, view: View, memory: Memory | None) -> tuple[AdmissionPlan, Memory | None]:
-        """Start the packs whose turn it is on the sockets that are free."""
         pending = {job.id: job for job in islice(view.pending, _LOOKED_AT * self.most)}
         waiting = _still_there((memory or Memory()).waiting, pending)
         free = _free_partitions(view)
@@ -115,7 +111,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
                 waiting = self._make(view, pending, turns.taken)
             started = [
                 (pack, partition)
-                for pack, partition in _begin(waiting, free)
+                for pack, partition in _begin(waiting, free, pending)
                 if turns.start(pack, partition.id)
             ]
             if not started:
@@ -138,7 +134,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def _make(
         self, view: View, pending: Mapping[JobId, Job], taken: Collection[JobId]
     ) -> tuple[Waiting, ...]:
-        """Packs of those at the head of the queue."""
+        """Packs of the jobs at the head of the queue."""
         left = [job for job in pending.values() if job.id not in taken][: self.most]
         sizes = [partition.size for partition in view.platform.partitions]
         small = [job for job in left if job.spec.cpus <= min(sizes)]
@@ -150,7 +146,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             Waiting(
                 number=number,
                 jobs=tuple(JobId(item.id) for item in pack.items),
-                slots=pack.slots,
                 partition=home,
             )
             for number, (pack, home) in enumerate(zip(packs, homes, strict=True), start=1)
@@ -172,16 +167,16 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _share(self, view: View) -> float:
-        """One socket's part of the storage, bytes/s; infinite where nothing is known of it."""
+        """One socket's share of the bandwidth, bytes/s; infinite if it is unknown."""
         whole = self._whole(view.platform)
         return math.inf if whole is None else whole / len(view.platform.partitions)
 
     def _whole(self, platform: Platform) -> float | None:
-        """What all storage delivers, bytes/s; None where nothing is known of it."""
+        """The bandwidth of all storage, bytes/s; None if unknown."""
         return self.bandwidth_bytes_per_s or platform.capacity_bytes_per_s
 
     def _homes(self, view: View, packs: Sequence[Pack]) -> list[PartitionId | None]:
-        """Where each pack will run; one for the largest sockets goes over these alone."""
+        """Where each pack will run; packs too large for some sockets are spread over the others."""
         homes: list[PartitionId | None] = [None] * len(packs)
         if self.mapping == "online":
             return homes
@@ -199,16 +194,14 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turns:
-    """Who starts in one decision, as far as regulation lets them.
+    """The jobs that start in one decision, as far as regulation lets them.
 
     Args:
-        view: the state.
         pending: the jobs of all packs, and others.
 
     Attributes:
-        starts: in this order.
         following: what is left of packs that have begun.
-        refusals: why these jobs do not start, whose turn it is.
+        refusals: why jobs whose turn it is do not start.
     """
 
     def __init__(self, view: View, pending: Mapping[JobId, Job]) -> None:
@@ -227,12 +220,12 @@ class Turns:
 
     @property
     def taken(self) -> set[JobId]:
-        """Jobs that start, and those that follow others of their pack."""
+        """Jobs that start, and jobs that follow others of their pack."""
         started = {placed.job_id for placed in self.starts}
         return started.union(*(pack.jobs for pack in self.following))
 
     def follow(self, waiting: Iterable[Waiting], free: Iterable[Partition]) -> tuple[Waiting, ...]:
-        """Start what is left of packs whose others still run; returns the packs that wait."""
+        """Start jobs left of packs that have begun; return the packs that wait."""
         idle = {partition.id for partition in free}
         still = []
         for pack in waiting:
@@ -245,19 +238,17 @@ class Turns:
         return tuple(still)
 
     def start(self, pack: Waiting, home: PartitionId) -> bool:
-        """Start the pack's jobs there; False: none of them may."""
+        """Start the pack's jobs there; False if none of them may start."""
         later = [job_id for job_id in pack.jobs if not self._may_start(job_id, home)]
         if len(later) == len(pack.jobs):
             return False
         if later:
-            slots = sum(self._pending[job_id].spec.cpus for job_id in later)
-            self.following.append(
-                msgspec.structs.replace(pack, jobs=tuple(later), slots=slots, begun=home)
-            )
+            left = msgspec.structs.replace(pack, jobs=tuple(later), begun=home)
+            self.following.append(left)
         return True
 
     def _may_start(self, job_id: JobId, home: PartitionId) -> bool:
-        """Whether it may; then it does."""
+        """Start the job there if it may start."""
         job = self._pending[job_id]
         refusal = self._gate.refusal(job)
         if refusal is not None:
@@ -279,20 +270,17 @@ _LATE: Final = Reason(
 
 
 def _still_there(waiting: Iterable[Waiting], pending: Mapping[JobId, Job]) -> tuple[Waiting, ...]:
-    """The packs without those who left the queue; an empty one is none."""
+    """The packs without jobs that left the queue, and without empty packs."""
     kept = []
     for pack in waiting:
         jobs = tuple(job_id for job_id in pack.jobs if job_id in pending)
-        if len(jobs) < len(pack.jobs):
-            slots = sum(pending[job_id].spec.cpus for job_id in jobs)
-            pack = msgspec.structs.replace(pack, jobs=jobs, slots=slots)  # noqa: PLW2901
         if jobs:
-            kept.append(pack)
+            kept.append(msgspec.structs.replace(pack, jobs=jobs))
     return tuple(kept)
 
 
 def _free_partitions(view: View) -> list[Partition]:
-    """Those on which nothing runs, in the order of their numbers."""
+    """Partitions on which nothing runs, by number."""
     taken = {job.partition for job in view.live}
     return [
         partition
@@ -302,13 +290,14 @@ def _free_partitions(view: View) -> list[Partition]:
 
 
 def _begin(
-    waiting: Iterable[Waiting], free: Sequence[Partition]
+    waiting: Iterable[Waiting], free: Sequence[Partition], pending: Mapping[JobId, Job]
 ) -> list[tuple[Waiting, Partition]]:
     """Which packs start where now."""
     left = list(free)
     begun: list[tuple[Waiting, Partition]] = []
     for pack in waiting:
-        fitting = [p for p in left if pack.partition in (None, p.id) and p.size >= pack.slots]
+        slots = sum(pending[job_id].spec.cpus for job_id in pack.jobs)
+        fitting = [p for p in left if pack.partition in (None, p.id) and p.size >= slots]
         if fitting:
             partition = min(fitting, key=lambda p: (p.size, p.id))
             begun.append((pack, partition))
@@ -329,7 +318,7 @@ def _largest(partitions: Sequence[Partition]) -> Sequence[Partition]:
 def _reasons(
     view: View, waiting: Sequence[Waiting], starts: Iterable[Placed]
 ) -> dict[JobId, Reason]:
-    """Of each job in a pack: which one, and what it waits for."""
+    """For each job in a pack: which pack, and what it waits for."""
     ends = _ends(view, starts)
     reasons: dict[JobId, Reason] = {}
     before: dict[PartitionId | None, Waiting] = {}
@@ -354,24 +343,14 @@ def _last_job(ends: Mapping[PartitionId, JobId], partition: PartitionId) -> str:
 
 def _ends(view: View, starts: Iterable[Placed]) -> dict[PartitionId, JobId]:
     """The job with which each socket's present pack is expected to end, by what is left of it."""
+    held = [(job.partition, job) for job in view.live if job.partition is not None]
+    held += [(placed.partition, view.job(placed.job_id)) for placed in starts]
     last: dict[PartitionId, tuple[float, JobId]] = {}
-    for partition, left_s, job_id in [*_running(view), *_starting(view, starts)]:
-        last[partition] = max(last.get(partition, (-math.inf, job_id)), (left_s, job_id))
+    for partition, job in held:
+        walltime_s = job.spec.walltime_s
+        left_s = math.inf if walltime_s is None else walltime_s - job.run_s_at(view.now_s)
+        last[partition] = max(last.get(partition, (-math.inf, job.id)), (left_s, job.id))
     return {partition: job_id for partition, (_, job_id) in sorted(last.items())}
-
-
-def _running(view: View) -> Iterator[tuple[PartitionId, float, JobId]]:
-    for job in view.live:
-        if job.partition is not None:
-            walltime_s = job.spec.walltime_s
-            left_s = math.inf if walltime_s is None else walltime_s - job.run_s_at(view.now_s)
-            yield job.partition, left_s, job.id
-
-
-def _starting(view: View, starts: Iterable[Placed]) -> Iterator[tuple[PartitionId, float, JobId]]:
-    for placed in starts:
-        walltime_s = view.job(placed.job_id).spec.walltime_s
-        yield placed.partition, math.inf if walltime_s is None else walltime_s, placed.job_id
 
 
 def _in_words(ends: Mapping[PartitionId, JobId]) -> str:

@@ -22,7 +22,7 @@ import msgspec
 
 from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Allocation, Refusal, StorageNode, StorageRequest, StorageView
-from iodaemon.policy.space import no_room, peak_bytes
+from iodaemon.policy.allocation import no_room
 
 _Rank = tuple[float, float]
 """Load, then the part taken; the least is best."""
@@ -34,7 +34,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def choose(
         self, view: StorageView, request: StorageRequest, memory: None
     ) -> tuple[DiskId | Refusal, None]:
-        """One of the least loaded with room."""
         best: _Rank = (math.inf, math.inf)
         chosen: list[DiskId] = []
         for node in view.storage.nodes:
@@ -74,7 +73,7 @@ def _ranks(
 
 
 def mean_count(others: Sequence[Allocation], request: StorageRequest) -> float:
-    """How many of these are there beside the request, on average over its interval."""
+    """The mean number of these allocations over the interval of the request."""
     start_s, end_s = request.start_s, request.end_s
     length_s = end_s - start_s
     if length_s == math.inf:
@@ -84,3 +83,17 @@ def mean_count(others: Sequence[Allocation], request: StorageRequest) -> float:
         from_s = other.start_s if other.start_s > start_s else start_s  # noqa: FURB136 - max() is slow
         beside_s += (other.end_s if other.end_s < end_s else end_s) - from_s  # noqa: FURB136 - max() is slow
     return beside_s / length_s
+
+
+def peak_bytes(others: Sequence[Allocation], start_s: float, end_s: float) -> int:
+    """The peak of these allocations, which overlap the interval, within it."""
+    if len(others) < 2:
+        return sum(other.size_bytes for other in others)
+    changes = [(max(other.start_s, start_s), other.size_bytes) for other in others]
+    changes += [(other.end_s, -other.size_bytes) for other in others if other.end_s < end_s]
+    changes.sort()  # at one instant what ends goes first: its change is below 0
+    most = taken = 0
+    for _, change in changes:
+        taken += change
+        most = max(most, taken)
+    return most

@@ -27,7 +27,7 @@ import msgspec
 
 from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Allocation, Refusal, StorageNode, StorageRequest, StorageView
-from iodaemon.policy.space import no_room
+from iodaemon.policy.allocation import no_room
 
 _GB: Final = 1e9
 _DIGITS: Final = 3
@@ -40,7 +40,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def choose(
         self, view: StorageView, request: StorageRequest, memory: None
     ) -> tuple[DiskId | Refusal, None]:
-        """One of the best with room."""
         best = -math.inf
         chosen: list[DiskId] = []
         for node in view.storage.nodes:
@@ -84,7 +83,6 @@ def worst_gb_per_s(write: float, others: Sequence[Allocation], request: StorageR
     Args:
         write: what it writes alone, GB/s.
         others: those that overlap the request; at least one.
-        request: with what length.
     """
     start_s, end_s = request.start_s, request.end_s
     shared = write / (len(others) + 1)

@@ -19,7 +19,7 @@ import msgspec
 
 from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Disk, Refusal, Storage, StorageRequest, StorageView
-from iodaemon.policy.space import free_bytes, no_room
+from iodaemon.policy.allocation import free_bytes, no_room
 
 
 class Turns(msgspec.Struct, frozen=True):
@@ -44,14 +44,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 5
 
     def __post_init__(self) -> None:
-        """Refuse a rule that asks nobody."""
         if self.attempts < 1:
             raise ValueError(f"attempts is {self.attempts}; it must be at least 1")
 
     def choose(
         self, view: StorageView, request: StorageRequest, memory: Turns | None
     ) -> tuple[DiskId | Refusal, Turns | None]:
-        """The disk whose turn it is, or the next of four more with room."""
         turns = memory or Turns()
         for _ in range(self.attempts):
             disk, turns = next_disk(view.storage, turns)

@@ -14,7 +14,7 @@ import msgspec
 
 from iodaemon.core.job import DiskId
 from iodaemon.core.storage import Refusal, StorageRequest, StorageView
-from iodaemon.policy.space import free_bytes
+from iodaemon.policy.allocation import free_bytes
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +23,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def choose(
         self, view: StorageView, request: StorageRequest, memory: None
     ) -> tuple[DiskId | Refusal, None]:
-        """One of the emptiest."""
         disks = view.storage.disks
         parts = [free_bytes(view, disk, request) * 100 / disk.capacity_bytes for disk in disks]
         most = max(parts)

@@ -52,7 +52,7 @@ from iodaemon.core.platform import PartitionId
 from iodaemon.core.view import View
 
 Rates = Mapping[JobId, float]
-"""What each suspended job moved in the slice before it was suspended, bytes/s."""
+"""The rate of each suspended job in the slice before its suspension, bytes/s."""
 
 _NO_RATES: Final[Rates] = MappingProxyType({})
 
@@ -75,7 +75,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     resume_singly: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse parameters that mean nothing."""
         if not self.timeslice_s > 0.0:
             raise ValueError(f"timeslice_s is {self.timeslice_s:g}; it must be above 0")
         bound = self.io_bound_bytes_per_s
@@ -84,7 +83,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"io_bound_bytes_per_s is {bound:g}; {text}")
 
     def decide(self, view: View, memory: Rates | None) -> tuple[RegulationPlan, Rates | None]:
-        """Suspend down to the bound, or resume one job a partition, or one."""
         bound = self.io_bound_bytes_per_s
         if bound is None:
             return RegulationPlan(resumes=tuple(job.id for job in view.suspended)), None
@@ -113,7 +111,7 @@ class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _moved_bytes_per_s(view: View) -> dict[PartitionId, float]:
-    """What the jobs that nobody holds moved in the slice, by partition."""
+    """The rates of all jobs that are not held, summed by partition, bytes/s."""
     moved: dict[PartitionId, float] = {}
     for job in view.live:
         bandwidth = view.bandwidth(job.id)
@@ -149,10 +147,10 @@ def _candidates(view: View, last_rates: Rates) -> list[_Candidate]:
 
 
 def _may_be_suspended(job: Job, now_s: float) -> bool:
-    """What the controller would carry out: the job runs and nothing protects it."""
+    """Whether the controller would suspend the job: it runs and nothing protects it."""
     if job.state is not JobState.RUNNING or job.wants_freeze or job.spec.no_suspend:
         return False
-    return job.immune_until_s is None or job.immune_until_s <= now_s
+    return not job.is_immune(now_s)
 
 
 def _most_first(candidate: _Candidate) -> tuple[float, JobId]:
@@ -160,7 +158,7 @@ def _most_first(candidate: _Candidate) -> tuple[float, JobId]:
 
 
 def _queues(candidates: Iterable[_Candidate]) -> list[list[_Candidate]]:
-    """One list a partition, in the order of their numbers, each by descending I/O."""
+    """One list for each partition, by number; each by descending I/O."""
     queues: dict[PartitionId, list[_Candidate]] = {}
     for candidate in sorted(candidates, key=_most_first):
         queues.setdefault(candidate.partition, []).append(candidate)
@@ -194,13 +192,11 @@ def _suspend(
 
 
 def _first_suspended(queues: Iterable[Iterable[_Candidate]]) -> list[_Candidate]:
-    """Of every partition the suspended job with the most I/O."""
     firsts = (next((c for c in queue if c.is_suspended), None) for queue in queues)
     return [first for first in firsts if first is not None]
 
 
 def _resume(jobs: Iterable[_Candidate], total: float, bound: float) -> RegulationPlan:
-    """Those, with the reason of each."""
     reasons = {c.job_id: _why_resumed(c, total, bound) for c in jobs}
     return RegulationPlan(resumes=tuple(reasons), reasons=reasons)
 

@@ -19,6 +19,9 @@ what it moves is seen: it stands still while another has the turn.
    Whoever does I/O after that is a silent job. A turn is never cut short otherwise.
 5. Left alone: jobs that may not be suspended, are immune, younger than a timeslice, or whose I/O
    is unknown; they neither need nor have the turn. The last running job is not suspended.
+6. A claim gets all devices that it needs together or not at all. Whoever is before another in the
+   order is not overtaken by it on a device that both need, so that in an order by the time of
+   asking nobody waits for ever; a device that nobody before it needs is not kept free.
 
 Cost O(n log n) for n live jobs.
 Needs: Suspend, Resume, Grant.
@@ -31,33 +34,36 @@ job gets; remaining work is the rest of the walltime.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 import msgspec
 
-from iodaemon.core.decision import Evidence, Grant, RegulationPlan, Resume, Suspend
+from iodaemon.core.decision import Evidence, Grant, RegulationPlan, Resume, Suspend, Weighed
 from iodaemon.core.job import Job, JobId, JobState, Reason
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.state import TURN
 from iodaemon.core.view import View
-from iodaemon.policy.order import ORDERS
-from iodaemon.policy.token import (
-    Claim,
-    Handed,
-    Verdict,
-    claim_of,
-    devices_of,
-    evidence_of,
-    hand_out,
-    lone_bytes_per_s,
-    peak_of,
-    rank,
-    who_has_it,
-)
+from iodaemon.policy.list_order import ORDERS
 
 _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
+ANY: Final = DeviceId("any device")
+"""The one token of a machine whose devices are not known."""
+_NOMINAL_BYTES_PER_S: Final = 100e6
+"""Turns bytes into seconds until a device was seen at work; most orders ask for no more than the
+relation of two such times."""
+
+_ASKS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "longest_io": "phase_s",
+        "shortest_io": "phase_s",
+        "shortest_remaining": "remaining_s",
+        "longest_remaining": "remaining_s",
+        "stretch_oriented": "ideal_done_s",
+    }
+)
+"""The field of a claim that an order needs; the other fields are always known."""
 _NO_IO_BYTES_PER_S: Final = 64.0 * 1024
 """What log lines and the like come to."""
 _STALL_RATIO: Final = 0.01
@@ -68,14 +74,45 @@ _READING_SHARE: Final = 0.1
 """Of a timeslice: what was moved so shortly before its beginning may be counted in it."""
 
 
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that wants its turn, with the numbers of ``policy.list_order``; None if unknown.
+
+    Attributes:
+        devices: what it needs, at least one.
+    """
+
+    job_id: JobId
+    devices: tuple[DeviceId, ...]
+    requested_s: float
+    phase_s: float | None = None
+    remaining_s: float | None = None
+    io_done_s: float = 0.0
+    elapsed_s: float = 0.0
+    ideal_done_s: float | None = None
+
+
+class Handed(msgspec.Struct, frozen=True, kw_only=True):
+    """How the devices are handed out.
+
+    Attributes:
+        winners: jobs that get their turn, in order.
+        behind: for each other claim, the job that has, or is first to get, a device it needs.
+        places: for each other claim, how many waiting jobs are before it.
+    """
+
+    winners: tuple[JobId, ...]
+    behind: Mapping[JobId, JobId]
+    places: Mapping[JobId, int]
+
+
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """One that has the turn.
+    """A job that has the turn.
 
     Attributes:
         since_s: since when.
-        speaks: it told of the phase.
-        light_slices: silent: how many slices in a row it was light.
-        still_since_s: since when it has done no I/O at all. None: it does some.
+        speaks: whether it told of the phase.
+        light_slices: of a silent job: how many slices in a row it was light.
+        still_since_s: since when it has done no I/O. None if it does some.
         stall_s: its I/O stall time at the last sample.
     """
 
@@ -90,13 +127,13 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """From one decision to the next.
 
     Attributes:
-        since_s: when the rule came.
-        sampled_s: the last sample that was looked at.
-        held: who has the turn.
-        left_s: who had it a moment ago, until when.
+        since_s: the first decision of the rule.
+        sampled_s: the last sample that was used.
+        held: jobs that have the turn.
+        left_s: jobs that had it recently, with the end of their turn.
         asked_s: since when each silent job without the turn has wanted it.
         strayed: how many slices in a row a job was heavy without the turn.
-        peak_bytes_per_s: the most that a device was seen to move.
+        peak_bytes_per_s: the highest rate seen of a device.
     """
 
     since_s: float | None = None
@@ -113,7 +150,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         timeslice_s: how often it samples and looks at silent jobs, s.
-        order: who is next, by a name of ``policy/order.py``.
+        order: who is next, by a name of ``policy/list_order.py``.
         heavy_bytes_per_s: a silent job that moved more than this is heavy.
         heavy_slices: so many heavy slices in a row make it claim its turn.
         quiet_slices: after so many light slices in a row a silent job's turn is over.
@@ -131,7 +168,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     idle_s: float = 60.0
 
     def __post_init__(self) -> None:
-        """Refuse an order that does not exist, and parameters that mean nothing."""
         if self.order not in ORDERS:
             raise ValueError(f"order is {self.order!r}; it must be one of {', '.join(ORDERS)}")
         for name in ("timeslice_s", "heavy_bytes_per_s", "heavy_slices", "quiet_slices", "idle_s"):
@@ -139,7 +175,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
                 raise ValueError(f"{name} is {getattr(self, name):g}; it must be above 0")
 
     def decide(self, view: View, memory: Memory | None) -> tuple[RegulationPlan, Memory | None]:
-        """Take turns back, give them out, and hold the heavy ones that have none."""
         look = _Look(self, view, memory or Memory())
         holders = look.take_back()
         ranked = rank(look.claims(), self.order, view.now_s)
@@ -150,7 +185,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Look:
-    """One decision on its way. What it has come to so far is in its attributes."""
+    """One decision; the attributes hold what is decided so far."""
 
     def __init__(self, rule: Rule, view: View, memory: Memory) -> None:
         self.rule = rule
@@ -158,7 +193,8 @@ class _Look:
         self.memory = memory
         self.jobs = {job.id: job for job in view.live}
         self.is_fresh = view.sampled_s is not None and view.sampled_s != memory.sampled_s
-        self.peak = peak_of(view.devices.values(), memory.peak_bytes_per_s)
+        moved = (load.total_bytes_per_s for load in view.devices.values())
+        self.peak = max([memory.peak_bytes_per_s, *moved])
         self.strayed = self._strayed() if self.is_fresh else memory.strayed
         self.held: dict[JobId, Held] = {}
         self.grants: list[JobId] = []
@@ -169,20 +205,20 @@ class _Look:
 
     @property
     def slice_began_s(self) -> float:
-        """When the slice began that the last sample ended."""
+        """The beginning of the slice that ended with the last sample."""
         ended_s = self.view.now_s if self.view.sampled_s is None else self.view.sampled_s
         before_s = self.memory.sampled_s if self.is_fresh else None
         return ended_s - self.rule.timeslice_s if before_s is None else before_s
 
     @property
     def _moved_from_s(self) -> float:
-        """What was moved from then on may be in the last slice."""
+        """Bytes moved from then on may be counted in the last slice."""
         return self.slice_began_s - _READING_SHARE * self.rule.timeslice_s
 
     # -- those who have it -------------------------------------------------------------------
 
     def take_back(self) -> dict[DeviceId, JobId]:
-        """Who still has which device; the others' turns are over."""
+        """End the turns that are over; return the holder of each device."""
         holders: dict[DeviceId, JobId] = {}
         had_it = [*self._told_holders(), *self._silent_holders()]
         for job, before in sorted(had_it, key=self._seniority):
@@ -201,12 +237,12 @@ class _Look:
         return holders
 
     def _seniority(self, each: tuple[Job, Held]) -> tuple[bool, float, JobId]:
-        """Who had it first; one whom the controller let go on takes it from nobody."""
+        """Sort key: the first holder first; a job that the guard resumed takes no turn away."""
         job, held = each
         return held.speaks and job.is_immune(self.view.now_s), held.since_s, job.id
 
     def _told_holders(self) -> list[tuple[Job, Held]]:
-        """As the jobs' records say, also after a restart."""
+        """Holders that told of their phase, from the jobs' records, which survive a restart."""
         told = []
         for job in self.jobs.values():
             if job.phase is not None and job.phase.granted_s is not None:
@@ -217,7 +253,7 @@ class _Look:
         return told
 
     def _silent_holders(self) -> list[tuple[Job, Held]]:
-        """As remembered; one that has told of a phase since asks like everybody."""
+        """Silent holders, from memory; a job that has told of a phase since must ask for it."""
         return [
             (self.jobs[job_id], held)
             for job_id, held in sorted(self.memory.held.items())
@@ -228,7 +264,7 @@ class _Look:
         ]
 
     def _observed(self, job: Job, held: Held) -> Held:
-        """What a slice in which it had the turn throughout says of it."""
+        """The holder after a slice in which it had the turn from beginning to end."""
         if not self.is_fresh or held.since_s > self.slice_began_s:
             return held
         counters, rate = self.view.counters(job.id), self._rate(job)
@@ -255,9 +291,9 @@ class _Look:
     # -- those who want it -------------------------------------------------------------------
 
     def claims(self) -> list[Claim]:
-        """All who wait for their turn, and the heavy ones that have none.
+        """The claims of all jobs that wait for their turn, and of heavy jobs without it.
 
-        One that a person holds claims nothing; it keeps its place.
+        A job that a user holds claims nothing; it keeps its place.
         """
         speed = lone_bytes_per_s(self.view, self.peak)
         found = []
@@ -281,11 +317,14 @@ class _Look:
         return self.memory.asked_s.get(job.id, since_s)
 
     def _is_intruder(self, job: Job) -> bool:
-        """It has just been heavy without the turn for so long that it is suspended for it."""
+        """Whether the job was heavy without the turn for so many slices that it is suspended."""
         return self.is_fresh and self.strayed.get(job.id, 0) >= self.rule.heavy_slices
 
     def _strayed(self) -> dict[JobId, int]:
-        """Not judged: the slice in which the rule came; who had the turn in it is not known."""
+        """For how many slices in a row each job was heavy without the turn.
+
+        The rule's first slice does not count: the holders of the turn in it are unknown.
+        """
         since_s = self.memory.since_s
         if since_s is None or self._moved_from_s < since_s:
             return {}
@@ -293,7 +332,7 @@ class _Look:
         return {i: before.get(i, 0) + 1 for i, job in self.jobs.items() if self._strays(job)}
 
     def _strays(self, job: Job) -> bool:
-        """It was heavy in a slice in which the turn was not its own, and may be suspended."""
+        """Whether the job was heavy in a slice without the turn, and may be suspended."""
         rate = self._rate(job)
         if rate is None or rate <= self.rule.heavy_bytes_per_s:
             return False
@@ -314,7 +353,6 @@ class _Look:
     # -- what becomes of them ----------------------------------------------------------------
 
     def give_out(self, handed: Handed) -> None:
-        """Whoever won goes on."""
         for job_id in handed.winners:
             job = self.jobs[job_id]
             self.held[job_id] = Held(since_s=self.view.now_s, speaks=job.phase is not None)
@@ -325,7 +363,7 @@ class _Look:
                 self.reasons[job_id] = Reason(code=TURN, text="it is its turn to do I/O")
 
     def hold(self, handed: Handed) -> None:
-        """Whoever did not: it waits, and a heavy one that runs is suspended."""
+        """Let the other claims wait, and suspend heavy jobs among them."""
         going_on = sum(1 for _ in self.view.running)
         for job_id, other in handed.behind.items():
             job = self.jobs[job_id]
@@ -341,7 +379,6 @@ class _Look:
                     self.reasons[job_id] = Reason(code=TURN, text=f"{moved}: {why}")
 
     def plan(self) -> RegulationPlan:
-        """All of it."""
         return RegulationPlan(
             suspends=tuple(self.suspends),
             resumes=tuple(self.resumes),
@@ -352,28 +389,38 @@ class _Look:
         )
 
     def _evidence(self) -> Evidence:
-        return evidence_of(
-            self.view.now_s,
-            self.rule.heavy_bytes_per_s,
-            {job.id: self._rate(job) for job in self.jobs.values()},
-            [self._verdict(job) for job in self.jobs.values()],
+        rows = tuple(self._weighed(job) for job in self.jobs.values())
+        strayed = sum(row.load for row in rows if row.verdict == "suspend")
+        return Evidence(
+            at_s=self.view.now_s,
+            signal="turn to do I/O",
+            quantity="bandwidth",
+            value=strayed,
+            threshold=self.rule.heavy_bytes_per_s,
+            load=strayed,
+            allowed=self.rule.heavy_bytes_per_s,
+            fits=None,
+            total_bytes_per_s=sum(row.load for row in rows),
+            jobs=rows,
         )
 
-    def _verdict(self, job: Job) -> Verdict:
+    def _weighed(self, job: Job) -> Weighed:
+        """The job's row in the evidence: what becomes of it, and why."""
         reason = self.reasons.get(job.id)
-        told = "" if reason is None else reason.text
-        if job.id in self.suspends:
-            return Verdict(job.id, "suspend", told)
-        if job.id in self.resumes:
-            return Verdict(job.id, "resume", told)
-        if job.id in self.held:
-            return Verdict(job.id, "runs", "has the turn")
-        if job.io_hold or job.waits_for_turn:
-            return Verdict(job.id, "waits", "for its turn")
-        return Verdict(job.id, "spared", "light, or not to be suspended")
+        verdict, why = "spared", "light, or not to be suspended"
+        if job.id in self.suspends or job.id in self.resumes:
+            verdict = "suspend" if job.id in self.suspends else "resume"
+            why = "" if reason is None else reason.text
+        elif job.id in self.held:
+            verdict, why = "runs", "has the turn"
+        elif job.io_hold or job.waits_for_turn:
+            verdict, why = "waits", "for its turn"
+        rate = self._rate(job)
+        return Weighed(
+            job_id=job.id, rate_bytes_per_s=rate, load=rate or 0.0, verdict=verdict, why=why
+        )
 
     def remember(self, ranked: Iterable[Claim], handed: Handed) -> Memory:
-        """For the next decision."""
         now_s = self.view.now_s
         recent_s = now_s - 3.0 * self.rule.timeslice_s
         left_s = {i: s for i, s in self.memory.left_s.items() if s >= recent_s}
@@ -391,3 +438,106 @@ class _Look:
             strayed=self.strayed,
             peak_bytes_per_s=self.peak,
         )
+
+
+# -- claims ----------------------------------------------------------------------------------------
+
+
+def rank(claims: Iterable[Claim], order: str, now_s: float) -> list[Claim]:
+    """The claims in this order; claims with too little known come last, by time of request."""
+    return sorted(claims, key=lambda claim: _key(claim, order, now_s))
+
+
+def hand_out(holders: Mapping[DeviceId, JobId], ranked: Sequence[Claim]) -> Handed:
+    """Give each device that is free to the first claim for it.
+
+    Args:
+        ranked: the claims, the first one first.
+    """
+    taken = dict(holders)
+    winners: list[JobId] = []
+    behind: dict[JobId, JobId] = {}
+    places: dict[JobId, int] = {}
+    for claim in ranked:
+        others = [taken[device] for device in claim.devices if device in taken]
+        if others:
+            places[claim.job_id] = len(places)
+            behind[claim.job_id] = others[0]
+        else:
+            winners.append(claim.job_id)
+        for device in claim.devices:
+            taken.setdefault(device, claim.job_id)
+    return Handed(winners=tuple(winners), behind=behind, places=places)
+
+
+def who_has_it(handed: Handed, job_id: JobId, *, has_it: bool) -> str:
+    """The job behind which a claim waits, in words.
+
+    Args:
+        has_it: whether that job has its turn. If False, it waits as well.
+    """
+    other = handed.behind[job_id]
+    before = handed.places[job_id] - (0 if has_it else 1)
+    text = f"job {other} has it" if has_it else f"job {other} is before it"
+    return f"{text}, {before} more before it" if before > 0 else text
+
+
+def devices_of(view: View, job: Job) -> tuple[DeviceId, ...]:
+    """The devices whose tokens the job needs; empty for one whose files lie on none of them.
+
+    Where that is not known it is all of them; so it is for a job that tells of its I/O: it asks
+    before it opens its files.
+    """
+    known = tuple(device.id for device in view.platform.devices) or (ANY,)
+    counters = view.counters(job.id)
+    if job.phase is not None or counters is None or counters.devices is None or known == (ANY,):
+        return known
+    return tuple(device for device in known if device in counters.devices)
+
+
+def claim_of(view: View, job: Job, *, requested_s: float, bytes_per_s: float) -> Claim:
+    """The claim of a job, with what is known of it.
+
+    Args:
+        requested_s: since when it wants its turn.
+        bytes_per_s: the rate of a lone job: turns bytes into seconds of I/O.
+    """
+    counters = view.counters(job.id)
+    moved = (0, 0) if counters is None else (counters.read_bytes or 0, counters.written_bytes or 0)
+    io_done_s = sum(moved) / bytes_per_s
+    cpu_s = None if counters is None else counters.cpu_s
+    expected = None if job.phase is None else job.phase.expect_bytes
+    walltime_s = job.spec.walltime_s
+    return Claim(
+        job_id=job.id,
+        devices=devices_of(view, job),
+        requested_s=requested_s,
+        phase_s=None if expected is None else expected / bytes_per_s,
+        remaining_s=None if walltime_s is None else walltime_s - job.run_s_at(view.now_s),
+        io_done_s=io_done_s,
+        elapsed_s=0.0 if job.started_s is None else max(0.0, view.now_s - job.started_s),
+        ideal_done_s=None if cpu_s is None else cpu_s / job.spec.cpus + io_done_s,
+    )
+
+
+def lone_bytes_per_s(view: View, peak: float) -> float:
+    """The rate of a lone job: the highest capacity of a device, else the highest rate seen."""
+    capacities = [device.capacity_bytes_per_s or 0.0 for device in view.platform.devices]
+    return max(capacities, default=0.0) or peak or _NOMINAL_BYTES_PER_S
+
+
+def _key(claim: Claim, order: str, now_s: float) -> tuple[bool, float, float, int]:
+    needed = _ASKS.get(order)
+    if needed is not None and getattr(claim, needed) is None:
+        return True, claim.requested_s, claim.requested_s, claim.job_id
+    key = ORDERS[order](
+        now_s,
+        claim.requested_s,
+        claim.phase_s or 0.0,
+        claim.remaining_s or 0.0,
+        claim.io_done_s,
+        claim.elapsed_s,
+        claim.ideal_done_s or 0.0,
+        claim.job_id,
+    )
+    return False, key, claim.requested_s, claim.job_id

@@ -29,7 +29,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     timeslice_s: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse a timeslice that is none."""
         if not self.timeslice_s > 0.0:
             raise ValueError(f"timeslice_s is {self.timeslice_s:g}; it must be above 0")
 

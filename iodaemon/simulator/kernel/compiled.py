@@ -2,8 +2,8 @@
 
 Jobs are looked at one after the other here, which for packs of usual size is quicker than a heap;
 only first come, first served has one. An order is passed as a pointer to its compiled function,
-the very one of ``policy/order.py``, so one loop serves all eight; anybody's own, which numba may
-not understand, comes here only with ``engine = "compiled"``. Every sum is made as in
+the very one of ``policy/list_order.py``, so one loop serves all eight; anybody's own, which numba
+may not understand, comes here only with ``engine = "compiled"``. Every sum is made as in
 :mod:`iodaemon.simulator.kernel.plain` and nothing is reordered (no fast-math), so the finish times
 are the same to the last bit, which a test holds both to.
 """

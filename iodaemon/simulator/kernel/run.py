@@ -9,7 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from iodaemon.core.rule import OrderKey
-from iodaemon.policy.order import CHANGING, ORDERS, fifo
+from iodaemon.policy.list_order import CHANGING, ORDERS, fifo
 from iodaemon.simulator.kernel import plain, shared
 
 Engine = Literal["auto", "plain", "compiled"]
@@ -67,9 +67,9 @@ def finish_times(
 
     Args:
         batch: the packs.
-        order: who is served first; one of :data:`iodaemon.policy.order.ORDERS`, or anybody's own,
-            which is then taken to change while jobs wait, and run as it is: what Python can do,
-            numba may not.
+        order: who is served first; one of :data:`iodaemon.policy.list_order.ORDERS`, or anybody's
+            own, which is then taken to change while jobs wait, and run as it is: what Python can
+            do, numba may not.
         io_first: whether an iteration begins with its I/O phase, not with its compute phase.
         engine: how to run.
     """

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.measure import stretch
-from iodaemon.policy.order import ORDERS
+from iodaemon.policy.list_order import ORDERS
 from iodaemon.simulator.carretero import Application
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.kernel.run import Batch, Engine, finish_times

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from iodaemon.core.measure import mean
-from iodaemon.policy.placing import Bookkeeping
 from iodaemon.simulator.experiment import Figure, Row
-from iodaemon.simulator.storalloc import GB, SHAPES, Layout, layout
+from iodaemon.simulator.storalloc import GB, SHAPES, Bookkeeping, Layout, layout
 from iodaemon.simulator.storalloc_figures import all_figures
 from iodaemon.simulator.storalloc_replay import Outcome
 from iodaemon.simulator.storalloc_rows import PERCENT, at, measured

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from iodaemon.policy.placing import Placing
 from iodaemon.simulator.experiment import Figure, Row
-from iodaemon.simulator.storalloc import GB
+from iodaemon.simulator.storalloc import GB, Placing
 from iodaemon.simulator.storalloc_feedback import Admission, Way
 from iodaemon.simulator.storalloc_feedback_rows import all_figures, measured, summed
 from iodaemon.simulator.storalloc_feedback_run import (

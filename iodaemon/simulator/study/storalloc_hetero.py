@@ -8,9 +8,8 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.measure import mean
-from iodaemon.policy.placing import Bookkeeping
 from iodaemon.simulator.experiment import Figure, Row
-from iodaemon.simulator.storalloc import GB, NodeClass, storage_of
+from iodaemon.simulator.storalloc import GB, Bookkeeping, NodeClass, storage_of
 from iodaemon.simulator.storalloc_figures import boxes
 from iodaemon.simulator.storalloc_run import (
     BASE,

@@ -8,6 +8,9 @@
 
 Jobs that compute or sleep contend for nothing. They are not counted and never stopped, nor are
 those of which it cannot be told what they get done.
+
+What a job gets done is what it reads and writes by system calls (``JobCounters.logical_bytes``), of
+a job that moves little so the time for which it computes (``user_s``).
 """
 
 from __future__ import annotations
@@ -19,10 +22,8 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.job import Job, JobId
-from iodaemon.core.sample import JobCounters
+from iodaemon.core.sample import MOST_BYTES_PER_S, MOST_CPUS, JobCounters, grown
 from iodaemon.core.view import View
-from iodaemon.policy.regulation.adaptive.progress import Doing
-from iodaemon.policy.regulation.adaptive.progress import doing as what_it_did
 
 MEMORY: Final = "memory"
 """The name of the memory among the devices' names."""
@@ -38,10 +39,38 @@ MUCH_MEMORY: Final = 0.125
 """So much of an equal part of the memory is much."""
 STALLED: Final = 0.5
 """A job that stalls for more than this part of a slice does I/O, even if none of it completes."""
-WHOLE: Final = 0.9
-"""A job that ran for this part of a slice ran for all of it: timers being what they are."""
+A_SLICE: Final = 0.9
+"""Of a timeslice: what has lasted for this long has lasted for one, timers being what they are."""
+
+PAGE_BYTES: Final = 4096
+LARGEST_REQUEST_BYTES: Final = 1 << 20
+"""A request to the storage is of one page at least, and of no more than this."""
+LONGEST_STALL_S: Final = 3600.0
+"""A stall may be counted late, when the job runs on; not so late."""
 
 _NO_JOBS: Final[tuple[Job, ...]] = ()
+
+
+class Doing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a job did in a slice, or in several.
+
+    Attributes:
+        moved_bytes: by system calls.
+        user_s: time for which it computed.
+        active_s: time for which it contended for the resource that is looked at.
+        read_bytes: from the storage.
+        requests: to the storage, by an estimate from its bytes and calls.
+        stalled_s: time for which it waited for I/O.
+        is_measured: whether it can be told what it got done.
+    """
+
+    moved_bytes: float = 0.0
+    user_s: float = 0.0
+    active_s: float = 0.0
+    read_bytes: float = 0.0
+    requests: float = 0.0
+    stalled_s: float = 0.0
+    is_measured: bool = True
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -72,7 +101,6 @@ class Contenders(msgspec.Struct, frozen=True, kw_only=True):
     computed_s: float = 0.0
 
     def of(self, resource: str) -> Sequence[Job]:
-        """Who contends for this."""
         return self.running.get(resource, _NO_JOBS)
 
     def doing_at(self, resource: str) -> dict[JobId, Doing]:
@@ -81,13 +109,7 @@ class Contenders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_contenders(view: View, before: Mapping[JobId, Seen], interval_s: float) -> Contenders:
-    """Who contends for what.
-
-    Args:
-        view: at the end of the slice.
-        before: the jobs at its beginning.
-        interval_s: how long it was.
-    """
+    """Who contends for what."""
     now: dict[JobId, Seen] = {}
     doing: dict[JobId, Doing] = {}
     jobs: list[Job] = []
@@ -122,7 +144,7 @@ def find_contenders(view: View, before: Mapping[JobId, Seen], interval_s: float)
     for device in view.platform.devices:
         here = [job for job in jobs if _is_on(now[job.id].counters, device.id)]
         running[device.id] = _users(here, doing, fresh, interval_s)
-    whole_s = WHOLE * interval_s
+    whole_s = A_SLICE * interval_s
     whole = {
         i: each
         for i, each in doing.items()
@@ -138,13 +160,12 @@ def find_contenders(view: View, before: Mapping[JobId, Seen], interval_s: float)
 
 
 def seen(view: View, job: Job) -> Seen:
-    """The job at the last sample."""
     return Seen(counters=view.counters(job.id), run_s=job.run_s_at(view.now_s))
 
 
 def _seen_before(before: Seen, now: Seen, interval_s: float) -> Seen:
     """The job at the beginning of the slice: one that was started since had done nothing."""
-    if before.counters is not None or now.counters is None or now.run_s > interval_s / WHOLE:
+    if before.counters is not None or now.counters is None or now.run_s > interval_s / A_SLICE:
         return before
     return msgspec.structs.replace(before, counters=now.counters.at_start())
 
@@ -169,6 +190,36 @@ def _users(
 
 
 def _keeps(job: Seen, much: float) -> bool:
-    """Whether it keeps much of the memory."""
     resident = 0 if job.counters is None else job.counters.resident_bytes or 0
     return 0.0 < much <= resident
+
+
+def what_it_did(before: JobCounters | None, now: JobCounters | None, ran_s: float) -> Doing:
+    """What a job did between two samples, while it ran for ``ran_s``."""
+    if before is None or now is None:
+        return Doing(active_s=ran_s, is_measured=False)
+    if before is now:  # whoever read it knows that it did not run
+        return Doing(active_s=ran_s)
+    seconds = max(1.0, ran_s)
+    most = MOST_BYTES_PER_S * seconds
+    read = grown(before.read_bytes, now.read_bytes, most)
+    written = grown(before.written_bytes, now.written_bytes, most)
+    moved = (read or 0.0) + (written or 0.0)
+    logical = moved if read is not None or written is not None else None
+    if before.logical_bytes is not None or now.logical_bytes is not None:
+        logical = grown(before.logical_bytes, now.logical_bytes, most)
+    user_s = grown(before.user_s, now.user_s, MOST_CPUS * seconds)
+    if before.user_s is None or now.user_s is None:
+        user_s = grown(before.cpu_s, now.cpu_s, MOST_CPUS * seconds)
+    calls = grown(before.operations, now.operations, most) or 0.0
+    # Without CPU time nothing is known of one that reads, and none of it by system calls.
+    is_blind = user_s is None and logical == 0.0 and moved > 0.0
+    return Doing(
+        moved_bytes=logical or 0.0,
+        user_s=user_s or 0.0,
+        active_s=ran_s,
+        read_bytes=read or 0.0,
+        requests=max(moved / LARGEST_REQUEST_BYTES, min(calls, moved / PAGE_BYTES)),
+        stalled_s=grown(before.io_stall_s, now.io_stall_s, LONGEST_STALL_S) or 0.0,
+        is_measured=logical is not None and not is_blind,
+    )

@@ -2,7 +2,7 @@
 
 1. **Memory**: what was read is mostly what had been in memory shortly before (refaults), it is more
    than a trickle, and jobs stall for it. That is proof: less would be read with fewer at once.
-2. **A device**: requests take several times as long as alone (``core.meter``), or none of
+2. **A device**: requests take several times as long as alone (``core.congestion``), or none of
    those in flight completes. That is a sign and no proof: many requests in flight keep a parallel
    device, and the queue of an arm, busy. Whether fewer at once get more done is tried.
 
@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.meter import Sense, look
-from iodaemon.core.platform import Device, DeviceId
+from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import MOST_BYTES_PER_S, NodeCounters, grown, known_memory
 from iodaemon.core.view import View
 
@@ -131,10 +131,7 @@ def read_on(
     What was read again is held against what the same read: the jobs, or the whole machine.
 
     Args:
-        reads: until then.
         before: the node's counters at the beginning of the slice.
-        view: at its end.
-        interval_s: how long it was.
         own_bytes: that the jobs read in it.
         counts: it belongs to the time since the last change; the slice of the change does not.
     """
@@ -205,20 +202,16 @@ def look_on(signs: Signs, view: View, interval_s: float, high_wait: float) -> Si
         load = view.devices.get(device.id)
         if load is None:
             continue
-        senses[device.id] = _look(signs, view, device, interval_s, high_wait)
+        senses[device.id] = look(
+            signs.senses.get(device.id, Sense()),
+            load,
+            interval_s,
+            rotational=device.rotational,
+            high_wait=high_wait,
+            least_queue=LEAST_QUEUE,
+            service=device.service,
+        )
         moves = load.reads_per_s + load.writes_per_s + load.discards_per_s + load.flushes_per_s
         if load.in_flight >= LEAST_QUEUE and moves <= 0.0:
             stalled[device.id] = signs.stalled.get(device.id, 0) + 1
     return Signs(senses=senses, stalled=stalled)
-
-
-def _look(signs: Signs, view: View, device: Device, interval_s: float, high_wait: float) -> Sense:
-    return look(
-        signs.senses.get(device.id, Sense()),
-        view.devices[device.id],
-        interval_s,
-        rotational=device.rotational,
-        high_wait=high_wait,
-        least_queue=LEAST_QUEUE,
-        service=device.service,
-    )

@@ -12,22 +12,35 @@
 5. The first trial that fails is free. Another is made once all that failed, this one included, has
    cost at most ``budget`` of the time since the first.
 
-Source: the search for a concurrency limit by trial is that of Heiss and Wagner, "Adaptive load
-control in transaction processing systems", VLDB 1991, and Schroeder et al., "How to determine a
-good multi-programming level for external scheduling", ICDE 2006; that the newest pays, and when to
-judge: measured (docs/regulation.md).
+What a job gets done (``contender``) does not say how much is left to do, so only one and the same
+job is compared with itself: its rate now with its rate before.
+
+Source: logical bytes ordered numbers of jobs at once as their true speed did in all pairs but one,
+on beds of re-reading, look-ups in databases, compression and streams; user CPU time, the device's
+bytes and pressure did not (docs/regulation.md). The search for a concurrency limit by trial is that
+of Heiss and Wagner, "Adaptive load control in transaction processing systems", VLDB 1991, and
+Schroeder et al., "How to determine a good multi-programming level for external scheduling", ICDE
+2006; that the newest pays, and when to judge: measured (docs/regulation.md).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from iodaemon.core.decision import TrialVerdict
-from iodaemon.policy.regulation.adaptive.progress import Window
+from iodaemon.core.job import JobId
+from iodaemon.policy.regulation.adaptive.contender import Doing
 
+BYTES_PER_CPU_S: Final = 1e6
+"""A job that moves fewer bytes than these by system calls for each second of CPU time computes: a
+core copies a thousand times as many."""
+KEPT_SLICES: Final = 32
+"""Slices of a window that are kept to tell its noise."""
 LEAST_SLICES: Final = 2
 """Of a window before anything is concluded from it."""
 MOST_SLICES: Final = 8
@@ -40,6 +53,38 @@ UNKNOWN_LOSS: Final = 0.5
 """The same of one that was not looked at to its end."""
 UNKNOWN_NOISE: Final = 0.1
 """Of a window of one slice."""
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """A time in which the number of jobs at once stayed the same.
+
+    Attributes:
+        done: what each job did in the slices in which it contended.
+        slices: what all of them did together in each slice: bytes, or seconds of computing.
+        many: how many contended in each.
+    """
+
+    done: Mapping[JobId, Doing] = MappingProxyType({})
+    slices: tuple[float, ...] = ()
+    many: tuple[int, ...] = ()
+
+    @property
+    def noise(self) -> float:
+        """Standard error of the mean of its slices, as a part of the mean; infinite for one.
+
+        Of few slices it is taken for larger, as Student's distribution does.
+        """
+        count = len(self.slices)
+        mean = sum(self.slices) / count if count else 0.0
+        if count < 2 or mean <= 0.0:
+            return math.inf
+        variance = sum((each - mean) ** 2 for each in self.slices) / (count - 1)
+        return math.sqrt(variance / count) / mean * (1.0 + 2.0 / (count - 1))
+
+    @property
+    def mean_many(self) -> float:
+        """How many contended in the mean."""
+        return sum(self.many) / len(self.many) if self.many else 0.0
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +110,6 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_up(self) -> bool:
-        """More are tried."""
         return self.tried > self.before
 
 
@@ -158,7 +202,6 @@ def begin(
     now_s: float,
     is_proven: bool = False,
 ) -> Limiter:
-    """Try another number from now on."""
     trial = Trial(
         before=before,
         tried=tried,
@@ -180,7 +223,6 @@ def is_sure(trial: Trial, gain: float | None) -> bool:
 
 
 def is_decided(trial: Trial, gain: float | None) -> bool:
-    """Whether the trial has been looked at for long enough."""
     if trial.window is not None and len(trial.window.slices) >= MOST_SLICES:
         return True
     return is_sure(trial, gain)
@@ -194,10 +236,8 @@ def end(limiter: Limiter, gain: float | None, now_s: float) -> tuple[Limiter, Tr
     """What is known once the trial has come to its end.
 
     Args:
-        limiter: with a trial.
         gain: how many times as much got done as before. None: it cannot be told; then proof
             decides, and without proof it is undone.
-        now_s: the end.
     """
     trial = limiter.trial
     assert trial is not None
@@ -251,3 +291,96 @@ def _kept(known: Limiter, trial: Trial, gain: float) -> Limiter:
 
 def _least(one: int | None, other: int) -> int:
     return other if one is None else min(one, other)
+
+
+def with_slice(window: Window, doing: Mapping[JobId, Doing]) -> Window:
+    """The window with one more slice: what those did who contended in the whole of it."""
+    if not doing:
+        return window
+    done = dict(window.done)
+    for job_id, now in doing.items():
+        done[job_id] = _sum((done.get(job_id, Doing()), now))
+    whole = _sum(doing.values())
+    moves = whole.moved_bytes >= BYTES_PER_CPU_S * whole.user_s
+    total = whole.moved_bytes if moves else whole.user_s
+    return Window(
+        done=done,
+        slices=(*window.slices, total)[-KEPT_SLICES:],
+        many=(*window.many, len(doing))[-KEPT_SLICES:],
+    )
+
+
+def gain(before: Window, after: Window) -> float | None:
+    """How many times as much all who contend get done as before.
+
+    Each job that contended both times counts the same, whatever it moves: its speed over the better
+    of the two. Those that did only one time are taken to do as the others.
+
+    Returns:
+        None where nothing can be compared: nothing was done before.
+    """
+    then = now = 0.0
+    for job_id, slower in before.done.items():
+        faster = after.done.get(job_id)
+        if faster is None:
+            continue
+        old, new = _comparable(slower, faster)
+        best = max(old, new)
+        if best > 0.0:
+            then += old / best
+            now += new / best
+    if then <= 0.0 and now <= 0.0:
+        then, now = _comparable(_sum(before.done.values()), _sum(after.done.values()))
+    if before.mean_many <= 0.0:
+        return None
+    return None if then <= 0.0 else now / then * after.mean_many / before.mean_many
+
+
+def _comparable(before: Doing, after: Doing) -> tuple[float, float]:
+    """What was done in a second, both in bytes; of a job that computes both in CPU time."""
+    then_s, now_s = max(before.active_s, 1e-9), max(after.active_s, 1e-9)
+    moved = before.moved_bytes + after.moved_bytes
+    if moved >= BYTES_PER_CPU_S * (before.user_s + after.user_s):
+        return before.moved_bytes / then_s, after.moved_bytes / now_s
+    return before.user_s / then_s, after.user_s / now_s
+
+
+def _sum(doing: Iterable[Doing]) -> Doing:
+    those = tuple(doing)
+    return Doing(
+        moved_bytes=sum(each.moved_bytes for each in those),
+        user_s=sum(each.user_s for each in those),
+        active_s=sum(each.active_s for each in those),
+    )
+
+
+def told_trial(
+    resource: str, verdict: TrialVerdict, before: int, tried: int, gain: float | None, sign: str
+) -> str:
+    """One step of a trial, a sentence without its end."""
+    if verdict == "began":
+        return f"{resource}: {sign}; {_at_once(tried)} instead of {before} are tried"
+    if gain is None:
+        found = "what that brought cannot be told"
+    else:
+        found = f"{_at_once(tried)} got {gain:.2g} times as much done as {before}"
+    return f"{resource}: {found}; {'that is kept' if verdict == 'kept' else 'that is undone'}"
+
+
+def told_limit(resource: str, limiter: Limiter) -> str:
+    """What is believed of a resource, a sentence without its end."""
+    tries = "once" if limiter.tries == 1 else f"{limiter.tries} times"
+    if limiter.limit is None:
+        return f"{resource}: no limit is needed" + (f", tried {tries}" if limiter.tries else "")
+    if limiter.too_many is None:
+        return f"{resource}: {_at_once(limiter.limit)} are known to do well"
+    if limiter.gain == 1.0 or not limiter.tries:
+        return f"{resource}: {_at_once(limiter.limit)}, {limiter.too_many} were too many"
+    return (
+        f"{resource}: {_at_once(limiter.limit)} got {limiter.gain:.2g} times as much done as "
+        f"{limiter.too_many}, tried {tries}"
+    )
+
+
+def _at_once(many: int) -> str:
+    return f"{many} at a time"

@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from iodaemon.core.job import Job
-from iodaemon.core.platform import PartitionId, Platform
+from iodaemon.core.platform import Platform
 from iodaemon.core.sample import MOST_CPUS, NodeCounters, grown, known_memory
 from iodaemon.core.view import View
 
@@ -36,11 +36,6 @@ def count_cores(platform: Platform) -> int:
     return sum(
         len({slot.cpus for slot in part.slots[: part.cores]}) for part in platform.partitions
     )
-
-
-def count_slots(platform: Platform) -> dict[PartitionId, int]:
-    """Jobs to begin with on each socket: one a core, or as many as the operator lets share one."""
-    return {part.id: part.size for part in platform.partitions}
 
 
 def idle_cores(before: NodeCounters, now: NodeCounters, interval_s: float) -> float | None:

@@ -1,6 +1,6 @@
-"""Whether there is room for a job: below a budget of I/O, and in what regulation leaves.
+"""Whether a job's I/O has room: in a budget of bandwidth, and in the headroom of regulation.
 
-A job of whose I/O nothing is known adds nothing to either: what is not known cannot be budgeted.
+A job whose I/O is unknown adds nothing to either.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from typing import Final
 
 from iodaemon.core.job import Job, JobId, Reason
 from iodaemon.core.view import StartGate, View
-from iodaemon.policy.wording import told_rate
 
 IO_BUDGET: Final = "IoBudget"
 """The code of the reason of a job for which there is no room in a budget."""
 IO_HEADROOM: Final = "IoHeadroom"
-"""Likewise in what regulation leaves room for."""
+"""The same for the headroom of regulation."""
 FOR_STORAGE: Final = frozenset({IO_BUDGET, IO_HEADROOM})
-"""Why jobs wait that wait for the storage's bandwidth."""
+"""The codes of jobs that wait for the storage's bandwidth."""
 ALONE_SHARE: Final = 0.1
 """A job is as good as alone where all others move at most this part of what it moves (ours)."""
 NEXT_TO_NOTHING: Final = 0.01
@@ -26,28 +25,27 @@ NEXT_TO_NOTHING: Final = 0.01
 _ROUNDING: Final = 1e-9
 """Part of a budget by which sums of rates may be wrong."""
 
-Demand = Callable[[Job], float]
-"""What a job is expected to move, bytes/s; 0 where nothing is known."""
 
-
-def no_demand(job: Job) -> float:  # noqa: ARG001 - as every demand
-    """Of a rule without a budget."""
-    return 0.0
+def told_rate(rate_bytes_per_s: float) -> str:
+    """A rate: ``12.5 MB/s``."""
+    return f"{rate_bytes_per_s / 1e6:.1f} MB/s"
 
 
 class Budget:
-    """What the jobs that hold slots are expected to move together, below a limit.
+    """The I/O expected of all jobs that hold slots, held against a limit.
 
     Args:
-        view: whose live jobs count.
-        limit_bytes_per_s: infinite: none.
-        demand: what each job counts for.
+        view: its live jobs count.
+        limit_bytes_per_s: infinite if there is no budget.
+        demand: the rate expected of a job, bytes/s; 0 if unknown.
 
     Attributes:
-        used_bytes_per_s: their sum now.
+        used_bytes_per_s: the sum of these rates now.
     """
 
-    def __init__(self, view: View, limit_bytes_per_s: float, demand: Demand) -> None:
+    def __init__(
+        self, view: View, limit_bytes_per_s: float, demand: Callable[[Job], float]
+    ) -> None:
         self.limit_bytes_per_s = limit_bytes_per_s
         self._view = view
         self._demand = demand
@@ -57,20 +55,20 @@ class Budget:
         self.used_bytes_per_s = math.fsum(self._rates.values())
 
     def rate(self, job: Job) -> float:
-        """What the job counts for, bytes/s."""
+        """The rate that the job counts for, bytes/s."""
         if self.limit_bytes_per_s == math.inf:
             return 0.0
         rate = self._rates.get(job.id)
         return self._demand(job) if rate is None else rate
 
     def is_open(self, job: Job) -> bool:
-        """Whether it may turn out to do more than it counts for: nothing is known of its I/O."""
+        """Whether the job may do more than it counts for, since its I/O is unknown."""
         return self.limit_bytes_per_s < math.inf and not self._view.expected(job.id).is_known
 
     def fits(self, rate_bytes_per_s: float, used_bytes_per_s: float) -> bool:
-        """Whether so much may be added where so much is used.
+        """Whether a rate may be added to what is used.
 
-        What is above the limit by itself may where it is as good as alone.
+        A rate above the limit may be added if the job is as good as alone.
         """
         if rate_bytes_per_s <= 0.0:
             return True
@@ -92,21 +90,20 @@ class Budget:
         return Reason(code=IO_BUDGET, text=f"{text} budgeted")
 
     def take(self, job: Job) -> None:
-        """The job starts."""
         if self.limit_bytes_per_s < math.inf:
             self._rates[job.id] = self._demand(job)
             self.used_bytes_per_s = math.fsum(self._rates.values())
 
 
 class Headroom:
-    """What regulation lets admission add: I/O and jobs, less what has started since it said so.
+    """The I/O and the jobs that regulation lets admission add, less what has started since.
 
-    As far as its I/O goes a job that is not known to do any, or next to none, may always start; so
-    may one that is as good as alone: else one that moves more than there ever is room for would
-    wait for ever. How many jobs may start whatever their I/O: ``StartGate``.
+    A job that is not known to do I/O, or does next to none, has room for it at any time; so has a
+    job that is as good as alone, or one larger than any headroom would wait for ever. The number
+    of jobs is limited by ``StartGate``.
 
     Attributes:
-        left_bytes_per_s: None: no limit.
+        left_bytes_per_s: None if there is no limit.
     """
 
     def __init__(self, view: View) -> None:
@@ -130,11 +127,10 @@ class Headroom:
 
     @property
     def shut_by(self) -> Reason | None:
-        """Why no job at all may start now; None: one might."""
+        """Why no job may start now; None if one might."""
         return self._gate.shut_by
 
     def has_room(self, job: Job) -> bool:
-        """Whether the job may start now."""
         return self.limit_refusal(job) is None and self._has_room_for_io(job)
 
     def _has_room_for_io(self, job: Job) -> bool:
@@ -157,11 +153,10 @@ class Headroom:
         return Reason(code=IO_HEADROOM, text=f"{text} now")
 
     def limit_refusal(self, job: Job) -> Reason | None:
-        """Why it may not, as regulation limits the number of jobs; None: not for that."""
+        """Why the limit on the number of jobs keeps it from starting; None if it does not."""
         return self._gate.refusal(job)
 
     def take(self, job: Job) -> None:
-        """The job starts."""
         self._gate.take(job)
         if self.left_bytes_per_s is not None:
             rate = self._rate(job)
@@ -169,7 +164,7 @@ class Headroom:
             self._others += rate
 
     def _rate(self, job: Job) -> float:
-        """What it is expected to move, looked up once."""
+        """The rate expected of the job, looked up once, bytes/s."""
         rate = self._rates.get(job.id)
         if rate is None:
             rate = self._rates[job.id] = self._view.predicted(job.id).rate_bytes_per_s

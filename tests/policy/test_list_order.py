@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.policy.order import CHANGING, ORDERS
+from iodaemon.policy.list_order import CHANGING, ORDERS
 
 SECONDS = st.floats(0.0, 1e6)
 JOB = {
