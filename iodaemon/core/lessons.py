@@ -29,6 +29,10 @@ FADES: Final = 0.25
 """After eight runs with less, a tenth of the difference is left."""
 
 
+Changes = dict[JobKind, Lesson | None]
+"""What is known now of kinds of which it was something else before; None: nothing any more."""
+
+
 class Lessons:
     """By kind; a user's that were learned of last are at the end."""
 
@@ -59,44 +63,33 @@ class Lessons:
         for own in self._users.values():
             yield from islice(reversed(own.items()), most)
 
-    def learn(self, kind: JobKind, lesson: Lesson) -> tuple[Lesson, JobKind | None]:
-        """Take in what a regulation learned.
-
-        Returns:
-            What is known of the kind now, and the kind that had to go for it, if one had.
-        """
+    def learn(self, kind: JobKind, lesson: Lesson) -> Changes:
+        """Take in what a regulation learned."""
         known, gain = self.get(kind), min(lesson.gain, MOST_GAIN)
         footprint = None if known is None else known.footprint_bytes
         lesson = msgspec.structs.replace(lesson, gain=gain, footprint_bytes=footprint)
-        return lesson, self.put(kind, lesson)
+        return self.put(kind, lesson)
 
-    def note_peak(
-        self, kind: JobKind, peak_bytes: int, *, is_whole: bool
-    ) -> tuple[Lesson, JobKind | None] | None:
-        """A run of the kind had so much in memory at its most; ``is_whole``: it completed.
-
-        Returns:
-            As ``learn``; None where nothing is known otherwise than before.
-        """
+    def note_peak(self, kind: JobKind, peak_bytes: int, *, is_whole: bool) -> Changes:
+        """A run of the kind had so much in memory at its most; ``is_whole``: it completed."""
         known = self.get(kind) or Lesson()
         footprint = _footprint(known.footprint_bytes, peak_bytes, is_whole=is_whole)
         if footprint == known.footprint_bytes:
-            return None
-        lesson = msgspec.structs.replace(known, footprint_bytes=footprint)
-        return lesson, self.put(kind, lesson)
+            return {}
+        return self.put(kind, msgspec.structs.replace(known, footprint_bytes=footprint))
 
-    def put(self, kind: JobKind, lesson: Lesson) -> JobKind | None:
-        """Remember it as it is, learned of last; the kind that had to go for it, if one had."""
+    def put(self, kind: JobKind, lesson: Lesson) -> Changes:
+        """Remember it as it is, learned of last; another kind may have to go for it."""
         own = self._users.setdefault(uid_of(kind), OrderedDict())
-        gone = None
+        changes: Changes = {kind: lesson}
         if kind in own:
             own.move_to_end(kind)
         else:
             if self._count >= self._most:
-                gone = self._make_room(own)
+                changes[self._make_room(own)] = None
             self._count += 1
         own[kind] = lesson
-        return gone
+        return changes
 
     def drop(self, kind: JobKind) -> bool:
         """Forget the kind; False: nothing was known of it."""

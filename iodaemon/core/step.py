@@ -26,6 +26,7 @@ from iodaemon.core.decision import (
     TrialStep,
 )
 from iodaemon.core.job import FINAL, LIVE, Job, JobId, JobKind, JobState, Reason
+from iodaemon.core.lessons import Changes
 from iodaemon.core.lifecycle import moved, renewed
 from iodaemon.core.rule_error import RuleFault
 from iodaemon.core.state import State, with_fields
@@ -55,7 +56,7 @@ class Step:
         self.shadow: list[ShadowStep] = []
         self._trials: list[TrialStep] = []
         self.faults: list[RuleFault] = []
-        self._lessons: dict[JobKind, Lesson | None] = {}
+        self._lessons: Changes = {}
         self.phases_changed = False
 
     @property
@@ -173,23 +174,21 @@ class Step:
             self.state.trials.append(trial)
 
     def learn(self, kind: JobKind, lesson: Lesson) -> None:
-        self._note_lesson(kind, *self.state.lessons.learn(kind, lesson))
+        self._note_lessons(self.state.lessons.learn(kind, lesson))
 
     def note_peak(self, kind: JobKind, peak_bytes: int, *, is_whole: bool) -> None:
         """What memory a job of the kind had at its most; ``is_whole``: it completed."""
-        changed = self.state.lessons.note_peak(kind, peak_bytes, is_whole=is_whole)
-        if changed is not None:
-            self._note_lesson(kind, *changed)
+        changes = self.state.lessons.note_peak(kind, peak_bytes, is_whole=is_whole)
+        self._note_lessons(changes)
 
     def forget_lesson(self, kind: JobKind) -> None:
         if self.state.lessons.drop(kind):
             self._lessons[kind] = None
 
-    def _note_lesson(self, kind: JobKind, lesson: Lesson, gone: JobKind | None) -> None:
-        self._lessons.pop(kind, None)  # the order is that in which they were learned
-        self._lessons[kind] = lesson
-        if gone is not None:
-            self._lessons[gone] = None
+    def _note_lessons(self, changes: Changes) -> None:
+        for kind, lesson in changes.items():
+            self._lessons.pop(kind, None)  # the order is that in which they were learned
+            self._lessons[kind] = lesson
 
     def plan(self, wake_at_s: float | None) -> Plan:
         return Plan(

@@ -61,9 +61,9 @@ def test_of_too_many_that_goes_of_which_nothing_was_learned_for_longest():
     lessons.learn(kind(1, 2), LIMIT)
     lessons.learn(kind(1, 1), LIMIT)
 
-    _, gone = lessons.learn(kind(1, 3), LIMIT)
+    changes = lessons.learn(kind(1, 3), LIMIT)
 
-    assert kind(1, 2) == gone
+    assert {kind(1, 3): LIMIT, kind(1, 2): None} == changes
     assert {kind(1, 1), kind(1, 3)} == set(lessons)
 
 
@@ -73,7 +73,7 @@ def test_the_user_who_has_most_loses_one_whoever_learns():
         lessons.learn(kind(1, number), LIMIT)
     lessons.learn(kind(2), LIMIT)
 
-    assert (LIMIT, kind(1, 0)) == lessons.learn(kind(2, 1), LIMIT)
+    assert {kind(2, 1): LIMIT, kind(1, 0): None} == lessons.learn(kind(2, 1), LIMIT)
     assert 4 == len(lessons)
 
 
@@ -81,7 +81,7 @@ def test_a_newcomer_pushes_out_who_has_more():
     lessons = Lessons(most=1)
     lessons.learn(kind(1), LIMIT)
 
-    assert (LIMIT, kind(1)) == lessons.learn(kind(2), LIMIT)
+    assert {kind(2): LIMIT, kind(1): None} == lessons.learn(kind(2), LIMIT)
     assert [kind(2)] == list(lessons)
 
 
@@ -91,7 +91,7 @@ def test_what_is_dropped_is_not_known_and_makes_room():
 
     assert lessons.drop(kind(1))
     assert not lessons.drop(kind(1))
-    assert (LIMIT, None) == lessons.learn(kind(2), LIMIT)
+    assert {kind(2): LIMIT} == lessons.learn(kind(2), LIMIT)
 
 
 def test_a_kind_says_whose_it_is():
