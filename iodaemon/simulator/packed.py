@@ -22,8 +22,6 @@ from iodaemon.simulator.kernel.run import Batch, Engine, finish_times
 
 PackOrder = Literal["best-fit", "creation"]
 """In which order Make-Pack looks at the packs: by decreasing processors in use, or as opened."""
-PhaseOrder = Literal["compute-first", "io-first"]
-"""What an iteration begins with."""
 FIRST_FIT: Final = "first-fit"
 AS_SUBMITTED: Final = "as-submitted"
 LOAD: Final = "load"
@@ -105,14 +103,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         partition_nodes: P, compute nodes of one I/O node.
         io_nodes: how many I/O nodes; each count is measured.
         pack_order: how Make-Pack looks for a place.
-        phase_order: what an iteration begins with.
         engine: how the packs are run.
     """
 
     partition_nodes: int = 2048
     io_nodes: tuple[int, ...] = (1,)
     pack_order: PackOrder = "best-fit"
-    phase_order: PhaseOrder = "compute-first"
     engine: Engine = "auto"
 
 
@@ -193,16 +189,6 @@ def run_packs(
     applications: Sequence[Application], packs: Iterable[Pack], order: str, setting: Setting
 ) -> list[list[float]]:
     """When each job of each pack ends, s after the pack's start, in the order of its items."""
-    batch, columns = batch_of(applications, packs)
-    io_first = setting.phase_order == "io-first"
-    end_s = finish_times(batch, find_order(order), io_first=io_first, engine=setting.engine)
-    return [[end_s[column] for column in pack] for pack in columns]
-
-
-def batch_of(
-    applications: Sequence[Application], packs: Iterable[Pack]
-) -> tuple[Batch, list[list[int]]]:
-    """The packs as the kernel takes them, and the column of each item of each pack."""
     batch = Batch()
     columns: list[list[int]] = []
     for pack in packs:
@@ -212,7 +198,8 @@ def batch_of(
             batch.add_job(each.compute_s, each.io_s, each.iterations)
         batch.end_pack()
         columns.append([column[item.id] for item in pack.items])
-    return batch, columns
+    end_s = finish_times(batch, find_order(order), engine=setting.engine)
+    return [[end_s[column] for column in pack] for pack in columns]
 
 
 def _outcome(packs: Sequence[Pack], ends: Sequence[Sequence[float]], setting: Setting) -> Outcome:

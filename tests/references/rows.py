@@ -26,10 +26,10 @@ from iodaemon.simulator.pool import Pool
 FILE: Final = HERE / "rows.toml"
 LONG: Final = frozenset(
     {
-        *("carretero-beyond-backfill", "carretero-packs", "equilibrio-alpha"),
+        *("carretero-packs", "equilibrio-alpha"),
         *("equilibrio-alpha-max", "equilibrio-auto", "equilibrio-knowledge-max"),
         *("equilibrio-readings", "together-cluster", "together-server"),
-        *("carretero-readings", "carretero-beyond-barrier", "equilibrio-operations"),
+        *("equilibrio-operations",),
         *("storalloc-feedback", "storalloc-hetero"),
     }
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from iodaemon.policy.order import CHANGING, ORDERS, fifo
 from iodaemon.simulator.kernel import plain
-from iodaemon.simulator.kernel.run import Batch, finish_times, shared_finish_times
+from iodaemon.simulator.kernel.run import Batch, finish_times
 
 NAMES = st.sampled_from(sorted(ORDERS))
 ROUND = st.integers(0, 40).map(lambda quarters: quarters / 4)
@@ -159,7 +159,7 @@ def test_without_numba_the_plain_loop_runs(engine):
         "import sys; sys.modules['numba'] = None\n"
         "import importlib.util as u; find = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'numba' else find(name, *rest)\n"
-        "from iodaemon.simulator.kernel.run import Batch, finish_times, shared_finish_times\n"
+        "from iodaemon.simulator.kernel.run import Batch, finish_times\n"
         "made = Batch(); made.add_job(3.0, 2.0, 2); made.end_pack()\n"
         f"print(finish_times(made, engine={engine!r}))"
     )
@@ -168,32 +168,3 @@ def test_without_numba_the_plain_loop_runs(engine):
     )
 
     assert ("[10.0]\n", "") == (ended.stdout, ended.stderr)
-
-
-# -- shared bandwidth ------------------------------------------------------------------------------
-
-
-@given(batches(st.one_of(ROUND, ANY)), st.sampled_from([0.0, 0.02, 0.5]))
-def test_sharing_is_the_same_compiled_and_plain(made, loss):
-    assert shared_finish_times(made, loss=loss, engine="plain") == shared_finish_times(
-        made, loss=loss, engine="compiled"
-    )
-
-
-@given(batches(ROUND, largest=1), st.sampled_from([0.0, 0.5]))
-def test_a_job_alone_shares_with_nobody_and_loses_nothing(made, loss):
-    assert alone_s(made) == pytest.approx(shared_finish_times(made, loss=loss))
-
-
-def test_two_that_share_get_half_each():
-    """From 2 on both do I/O; half of 4 each: job 1 is done at 6, job 0 has 4 - 2 = 2 left."""
-    made = batch([(2.0, 4.0, 1), (2.0, 2.0, 1)])
-
-    assert [8.0, 6.0] == shared_finish_times(made)
-
-
-def test_what_is_lost_is_lost_only_while_two_share():
-    """At half the bandwidth for both together job 1 needs 8 s, in which job 0 gets 2 of 4."""
-    made = batch([(2.0, 4.0, 1), (2.0, 2.0, 1)])
-
-    assert [12.0, 10.0] == shared_finish_times(made, loss=0.5)

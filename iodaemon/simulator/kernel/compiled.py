@@ -21,7 +21,6 @@ import numpy as np
 from numba import types
 
 from iodaemon.core.rule import OrderKey
-from iodaemon.simulator.kernel import shared
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -66,20 +65,6 @@ def serve(
     return made
 
 
-def serve_shared(columns: Lists, *, loss: float) -> list[float]:
-    """The same where jobs share the bandwidth.
-
-    Args:
-        columns: as of :func:`serve`.
-        loss: part of the bandwidth that is lost while two or more share it.
-    """
-    arrays = _arrays(columns)
-    finish_s = np.zeros(len(arrays[1]))
-    _shared_loop()(*arrays, loss, finish_s)
-    made: list[float] = finish_s.tolist()
-    return made
-
-
 def _arrays(columns: Lists) -> Columns:
     bounds, compute_s, io_s, iterations = columns
     return (
@@ -105,14 +90,6 @@ def _fifo_loop() -> Callable[..., None]:
 def _order_loop() -> Callable[..., None]:
     signature = types.void(types.FunctionType(_KEY), types.boolean, *_BATCH)
     made: Callable[..., None] = numba.njit(signature, cache=True)(_serve_by_order)
-    return made
-
-
-@functools.cache
-def _shared_loop() -> Callable[..., None]:
-    columns = (_INTEGERS, _FLOATS, _FLOATS, _INTEGERS)
-    signature = types.void(*columns, types.float64, _FLOATS)
-    made: Callable[..., None] = numba.njit(signature, cache=True)(shared.serve_shared)
     return made
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from iodaemon.core.rule import OrderKey
 from iodaemon.policy.order import CHANGING, ORDERS, fifo
-from iodaemon.simulator.kernel import plain, shared
+from iodaemon.simulator.kernel import plain
 
 Engine = Literal["auto", "plain", "compiled"]
 """``auto``: compiled where numba is installed. The results are the same."""
@@ -88,24 +88,6 @@ def finish_times(
         plain.serve_changing(order, *columns, finish_s, io_first=io_first)
     else:
         plain.serve_fixed(order, *columns, finish_s, io_first=io_first)
-    return finish_s
-
-
-def shared_finish_times(batch: Batch, *, loss: float = 0.0, engine: Engine = "auto") -> list[float]:
-    """The same where jobs share the bandwidth equally, instead of waiting for each other.
-
-    Args:
-        batch: the packs; every iteration begins with its compute phase.
-        loss: part of the bandwidth that is lost while two or more share it, below 1.
-        engine: how to run.
-    """
-    columns = (batch.bounds, batch.compute_s, batch.io_s, batch.iterations)
-    if engine == "compiled" or (engine == "auto" and has_numba()):
-        from iodaemon.simulator.kernel import compiled
-
-        return compiled.serve_shared(columns, loss=loss)
-    finish_s = [0.0] * len(batch.compute_s)
-    shared.serve_shared(*columns, loss, finish_s)
     return finish_s
 
 

@@ -10,7 +10,6 @@ import msgspec
 from iodaemon.core.measure import geometric_mean, mean
 from iodaemon.simulator.carretero import (
     Generator,
-    Law,
     Loads,
     LoadTask,
     draw_workloads,
@@ -21,7 +20,6 @@ from iodaemon.simulator.kernel.run import Engine
 from iodaemon.simulator.packed import (
     Outcome,
     PackOrder,
-    PhaseOrder,
     Setting,
     parse_strategy,
     run_strategies,
@@ -63,13 +61,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         io_nodes: how many; the packs are the same, their places differ.
         loads: how the list of alpha_gen goes on.
         workloads: of each load and seed.
-        law: of the number of nodes of an application.
         sigma: standard deviation of v / w.
         applications: in a workload, from and to.
         iterations: of an application, from and to.
         compute_s: of a compute phase, from and to.
         pack_order: in which order packs are looked at.
-        phase_order: what an iteration begins with.
         engine: how the packs are run.
     """
 
@@ -78,13 +74,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     io_nodes: tuple[int, ...] = (1, 3, 5)
     loads: Loads = "integer"
     workloads: int = 10
-    law: Law = "binomial"
     sigma: float = 0.1
     applications: tuple[int, int] = (25, 100)
     iterations: tuple[int, int] = (250, 1000)
     compute_s: tuple[float, float] = (10.0, 100.0)
     pack_order: PackOrder = "best-fit"
-    phase_order: PhaseOrder = "compute-first"
     engine: Engine = "auto"
 
     def __post_init__(self) -> None:
@@ -165,7 +159,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def _generator(self) -> Generator:
         return Generator(
             partition_nodes=self.partition_nodes,
-            law=self.law,
             sigma=self.sigma,
             applications=self.applications,
             iterations=self.iterations,
@@ -177,7 +170,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             partition_nodes=self.partition_nodes,
             io_nodes=self.io_nodes,
             pack_order=self.pack_order,
-            phase_order=self.phase_order,
             engine=self.engine,
         )
 
