@@ -27,8 +27,7 @@ FILE: Final = HERE / "rows.toml"
 LONG: Final = frozenset(
     {
         *("carretero-packs", "equilibrio-alpha"),
-        *("equilibrio-alpha-max", "equilibrio-auto", "equilibrio-knowledge-max"),
-        *("equilibrio-readings", "together-cluster", "together-server"),
+        *("equilibrio-auto", "together-cluster", "together-server"),
         *("equilibrio-operations",),
         *("storalloc-feedback", "storalloc-hetero"),
     }
