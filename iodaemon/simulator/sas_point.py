@@ -56,7 +56,7 @@ def run_point(load: Load, site: Site, point: Point, rule: storage_aware.Rule) ->
     jobs = draw_workload(load, here, point.seed)
     lives = World(here, rule, jobs, asking_of(load, here, point)).run()
     where = msgspec.structs.asdict(point)
-    del where["space"]  # of a whole study, and a name of another thing in a search
+    del where["space"]  # the same in all rows of a study
     return {"kind": "run", **where, **measures(here, lives)}
 
 
