@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from iodaemon.core.measure import mean, standard_deviation
+from iodaemon.errors import RequestError
 from iodaemon.simulator.experiment import Row, Series
 from iodaemon.simulator.sas_point import RANDOM, SAS
 
@@ -46,22 +47,17 @@ class Fit(msgspec.Struct, frozen=True):
 
 
 def fitted(points: Mapping[float, float], degree: int) -> Fit:
-    """The polynomial of this degree that is nearest; of fewer points one of less."""
-    count = min(degree, len(points) - 1) + 1
-    table = [
-        [sum(x ** (row + column) for x in points) for column in range(count)]
-        + [sum(y * x**row for x, y in points.items())]
-        for row in range(count)
-    ]
-    for place in range(count):
-        pivot = max(range(place, count), key=lambda row: abs(table[row][place]))
-        table[place], table[pivot] = table[pivot], table[place]
-        for row in range(count):
-            if row != place:
-                part = table[row][place] / table[place][place]
-                pairs = zip(table[row], table[place], strict=True)
-                table[row] = [own - part * other for own, other in pairs]
-    return Fit(tuple(table[row][count] / table[row][row] for row in range(count)))
+    """The polynomial of this degree that is nearest; of fewer points one of less.
+
+    Raises:
+        RequestError: numpy is missing.
+    """
+    try:
+        from numpy.polynomial import polynomial
+    except ImportError as error:
+        raise RequestError("curves are fitted by numpy: install iodaemon[sim]") from error
+    factors = polynomial.polyfit([*points], [*points.values()], min(degree, len(points) - 1))
+    return Fit(tuple(factors.tolist()))
 
 
 def those(rows: Iterable[Row], **values: object) -> list[Row]:
