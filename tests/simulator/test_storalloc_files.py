@@ -8,7 +8,6 @@ from storalloc_files import NEW_YEAR_S, ROWS, YAML, told
 
 from iodaemon.core.allotting import split
 from iodaemon.errors import NotFound, RequestError
-from iodaemon.simulator.plain_yaml import parse_yaml
 from iodaemon.simulator.storalloc import GB, NodeClass, storage_of
 from iodaemon.simulator.storalloc_file import csv_lines, read_requests
 from iodaemon.simulator.storalloc_run import outcome_of, placing_of
@@ -104,12 +103,11 @@ def test_the_pair_of_theta_is_joined_and_filtered_as_it_was_published(write):
         ("r.yml", "jobs:\n- id: 1\n", "entry 1 (id 1): left out: it has no writtenBytes"),
         ("r.yml", "jobs:\n- use: 1\n", "r.yml: entry 1: left out: it has no"),
         ("r.yml", YAML.replace("2020-01-01 0", "yesterday "), "no time"),
-        ("r.yml", "jobs: [1]\n", ":1: this is more YAML than is understood here: jobs: [1]"),
-        ("r.yml", "jobs\n", ":1: this is no 'key: value'"),
-        ("r.yml", "a: 1\na: 2\n", ":2: 'a' is there twice"),
-        ("r.yml", "a: 1\n  b: 2\n", ":2: it is indented more than what is above it"),
-        ("r.yml", "  a: 1\nb: 2\n", ":2: it is indented less than what is above it"),
-        ("r.yml", "a: 'x' y\n", ":1: there is more behind the quotes"),
+        ("r.yml", "jobs: [1]\n", "r.yml: entry 1: left out: it has no"),
+        ("r.yml", "jobs\n", "there is no list 'jobs'"),
+        ("r.yml", "a: 1\n  b: 2\n", "r.yml:2: mapping values are not allowed"),
+        ("r.yml", "a: *x\n", "r.yml:1: found undefined alias"),
+        ("r.yml", "a: \a\n", "control characters are not allowed"),
         ("r.yml", "", "there is no list 'jobs'"),
         ("r.csv.gz", None, "cannot be read"),
     ],
@@ -156,16 +154,6 @@ def test_a_bad_entry_of_yaml_is_told_by_its_place_and_its_id(write):
     assert ["5", "3"] == [request.id for request in found.requests]
     assert 1 == len(found.problems)
     assert "y.yml: entry 3 (id 2): left out: " in found.problems[0]
-
-
-def test_plain_yaml_reads_nested_blocks():
-    text = "nodes:\n- disks:\n  - id: 0\n    use: 1.5\n  - id: 1\n  id: a b\n- \n  id: -2\nlast:\n"
-
-    assert parse_yaml(text, "x") == {
-        "nodes": [{"disks": [{"id": 0, "use": 1.5}, {"id": 1}], "id": "a b"}, {"id": -2}],
-        "last": None,
-    }
-    assert parse_yaml("- 1\n- two\n- 'it''s'\n", "x") == [1, "two", "it's"]
 
 
 # -- the substitute --------------------------------------------------------------------------------
