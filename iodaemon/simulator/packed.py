@@ -18,7 +18,7 @@ from iodaemon.policy.order import ORDERS
 from iodaemon.policy.packing import Item, Pack, assign, make_packs
 from iodaemon.registry import find_own, nearest
 from iodaemon.simulator.carretero import Application, io_load
-from iodaemon.simulator.kernel.run import Batch, Engine, finish_times
+from iodaemon.simulator.kernel import Batch, Engine, finish_times
 
 PackOrder = Literal["best-fit", "creation"]
 """In which order Make-Pack looks at the packs: by decreasing processors in use, or as opened."""

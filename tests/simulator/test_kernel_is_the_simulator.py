@@ -11,7 +11,7 @@ from iodaemon.core.rule import Rules
 from iodaemon.model.node import Compute, LinkSpec, Model, Profile, Transfer
 from iodaemon.policy.order import CHANGING, ORDERS
 from iodaemon.policy.regulation.none import Rule as NoRegulation
-from iodaemon.simulator.kernel.run import Batch, finish_times
+from iodaemon.simulator.kernel import Batch, finish_times
 from iodaemon.simulator.run import simulate
 
 LENGTHS = st.integers(1, 40).map(lambda quarters: quarters / 4)
@@ -20,7 +20,7 @@ JOBS = st.tuples(st.one_of(st.just(0.0), LENGTHS), LENGTHS, st.integers(1, 8))
 PACKS = st.lists(st.lists(JOBS, min_size=1, max_size=5), min_size=1, max_size=3)
 
 
-def simulated_ends(packs, name, *, io_first):
+def simulated_ends(packs, name):
     """Every pack on a partition with an exclusive link of its own, all at once."""
     link = LinkSpec(
         id="io_node",
@@ -30,18 +30,10 @@ def simulated_ends(packs, name, *, io_first):
         order_is_fixed=name not in CHANGING,
         per_partition=True,
     )
-    return ends_on(link, packs, io_first=io_first)
-
-
-def ends_on(link, packs, *, io_first=False):
     rules = Rules(
         name="packs", admission=InOrder(), placement=FirstFit(), regulation=NoRegulation()
     )
-    jobs = [
-        (0.0, JobSpec(command=("simulated",)), profile(*job, io_first=io_first))
-        for pack in packs
-        for job in pack
-    ]
+    jobs = [(0.0, JobSpec(command=("simulated",)), profile(*job)) for pack in packs for job in pack]
     ended = simulate(
         platform(*[len(pack) for pack in packs]),
         rules,
@@ -52,28 +44,27 @@ def ends_on(link, packs, *, io_first=False):
     return [job.ended_s for job in ended.jobs]
 
 
-def profile(compute_s, io_s, iterations, *, io_first):
-    steps = (Compute(compute_s), Transfer(io_s, "io_node"))
-    return Profile(steps=steps[::-1] if io_first else steps, repeat=iterations)
+def profile(compute_s, io_s, iterations):
+    return Profile(steps=(Compute(compute_s), Transfer(io_s, "io_node")), repeat=iterations)
 
 
-def kernel_ends(packs, name, *, io_first, engine):
+def kernel_ends(packs, name, engine):
     batch = Batch()
     for pack in packs:
         for job in pack:
             batch.add_job(*job)
         batch.end_pack()
-    return finish_times(batch, ORDERS[name], io_first=io_first, engine=engine)
+    return finish_times(batch, ORDERS[name], engine=engine)
 
 
 @pytest.mark.parametrize("name", ORDERS)
 @settings(max_examples=tries(60), deadline=None)
-@given(packs=PACKS, io_first=st.booleans())
-def test_the_kernel_ends_every_job_when_the_simulator_does(name, packs, io_first):
-    ends = simulated_ends(packs, name, io_first=io_first)
+@given(packs=PACKS)
+def test_the_kernel_ends_every_job_when_the_simulator_does(name, packs):
+    ends = simulated_ends(packs, name)
 
-    assert ends == kernel_ends(packs, name, io_first=io_first, engine="plain")
-    assert ends == kernel_ends(packs, name, io_first=io_first, engine="compiled")
+    assert ends == kernel_ends(packs, name, engine="plain")
+    assert ends == kernel_ends(packs, name, engine="compiled")
 
 
 TABLE_1 = [
@@ -87,6 +78,4 @@ TABLE_1 = [
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_table_1_of_carretero_is_the_same_in_both_engines(name):
-    assert simulated_ends([TABLE_1], name, io_first=False) == kernel_ends(
-        [TABLE_1], name, io_first=False, engine="auto"
-    )
+    assert simulated_ends([TABLE_1], name) == kernel_ends([TABLE_1], name, engine="auto")

@@ -16,7 +16,7 @@ from iodaemon.simulator.carretero import (
     load_tasks,
 )
 from iodaemon.simulator.experiment import Figure, Row, Series
-from iodaemon.simulator.kernel.run import Engine
+from iodaemon.simulator.kernel import Engine
 from iodaemon.simulator.packed import (
     Outcome,
     PackOrder,

@@ -13,7 +13,7 @@ from iodaemon.core.measure import stretch
 from iodaemon.policy.order import ORDERS
 from iodaemon.simulator.carretero import Application
 from iodaemon.simulator.experiment import Figure, Row, Series
-from iodaemon.simulator.kernel.run import Batch, Engine, finish_times
+from iodaemon.simulator.kernel import Batch, Engine, finish_times
 from iodaemon.simulator.packed import find_order
 
 BASE: Final = "fifo"
