@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -48,15 +48,16 @@ TOLD: Final = 5
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What all runs of a study have in common.
+    """What all runs of a study have in common: the parameters that both studies begin with.
 
     Attributes:
         mix: of the workload.
         cluster: the platform.
         records: a CSV file of real jobs for the low ones; empty: drawn from laws.
-        bound: until when a backfilled job must have ended.
-        intensity_delta: what the rule compares with W.
-        step_per: how often the rule is asked.
+        bound: until when a backfilled job must have ended: as the last that runs, or before the
+            first in the queue has room (EASY).
+        intensity_delta: what is compared with W: S with the job, or the job's own.
+        step_per: the rule is asked once for all that happens in one instant, or after each event.
     """
 
     mix: Mix = Mix()
@@ -128,52 +129,6 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
             seed=seed,
             step_per=self.step_per,
         )
-
-
-class HasSetup(Protocol):
-    """A study whose parameters are, among others, those of a setup."""
-
-    @property
-    def mix(self) -> Mix:
-        """Of the workload."""
-        ...
-
-    @property
-    def cluster(self) -> Cluster:
-        """The platform."""
-        ...
-
-    @property
-    def records(self) -> str:
-        """A file of real jobs, or none."""
-        ...
-
-    @property
-    def bound(self) -> Bound:
-        """Of the rule."""
-        ...
-
-    @property
-    def intensity_delta(self) -> Delta:
-        """Of the rule."""
-        ...
-
-    @property
-    def step_per(self) -> StepPer:
-        """How often the rule is asked."""
-        ...
-
-
-def setup_of(study: HasSetup) -> Setup:
-    """What all runs of the study have in common."""
-    return Setup(
-        mix=study.mix,
-        cluster=study.cluster,
-        records=study.records,
-        bound=study.bound,
-        intensity_delta=study.intensity_delta,
-        step_per=study.step_per,
-    )
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
