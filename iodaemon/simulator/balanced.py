@@ -19,6 +19,7 @@ from iodaemon.simulator.equilibrio_run import high_of, stays
 from iodaemon.simulator.experiment import Figure, Row
 from iodaemon.simulator.intensity import intensity_course, mean_distance_bytes_per_s
 from iodaemon.simulator.series import ranged
+from iodaemon.simulator.table import group, numbers, where
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Rules by label, each as the table ``[admission]`` of a policy file has it."""
@@ -77,24 +78,12 @@ Values = dict[str, dict[str, dict[str, float]]]
 
 def means(rows: Sequence[Row]) -> Values:
     """Over the seeds, in the order of the rows."""
-    alike: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        alike.setdefault((str(row["workload"]), str(row["policy"])), []).append(row)
     found: Values = {}
-    for (workload, policy), own in alike.items():
+    for (workload, policy), own in group(rows, "workload", "policy").items():
         found.setdefault(workload, {})[policy] = {
-            measure: mean([float(row[measure]) for row in own]) for measure in MEASURES
+            measure: mean(numbers(own, measure)) for measure in MEASURES
         }
     return found
-
-
-def values_of(rows: Sequence[Row], workload: str, policy: str, measure: str) -> list[float]:
-    """One a seed, in the order of the rows."""
-    return [
-        float(row[measure])
-        for row in rows
-        if row["workload"] == workload and row["policy"] == policy
-    ]
 
 
 def figure(rows: Sequence[Row], measure: str, title: str, y_label: str) -> Figure:
@@ -103,7 +92,8 @@ def figure(rows: Sequence[Row], measure: str, title: str, y_label: str) -> Figur
     labels = dict.fromkeys(label for each in found.values() for label in each)
     series = []
     for label in labels:
-        values = {workload: values_of(rows, workload, label, measure) for workload in found}
+        own = group(where(rows, policy=label), "workload")
+        values = {workload: numbers(own.get(workload, ()), measure) for workload in found}
         series.append(ranged(label, values))
     return Figure(
         name=measure.removesuffix("_s").replace("_", "-"),

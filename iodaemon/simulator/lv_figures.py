@@ -18,6 +18,7 @@ from iodaemon.simulator.lv_rows import (
     reductions,
 )
 from iodaemon.simulator.series import printed, ranged
+from iodaemon.simulator.table import numbers, where
 
 THROUGHPUT: Final = "throughput"
 RUNTIME: Final = "average run time"
@@ -124,14 +125,8 @@ def _latency_figure(
 ) -> Figure:
     series: list[Series] = []
     for policy, mean_ms in zip((base_of(runs), PUBLISHED), means_ms, strict=True):
-        own = [
-            row
-            for row in rows
-            if row["kind"] == "latency" and row["workload"] == workload and row["policy"] == policy
-        ]
-        if own:
-            at_s = tuple(float(row["at_s"]) for row in own)
-            y = tuple(float(row[f"{latency}_ms"]) for row in own)
+        if own := where(rows, kind="latency", workload=workload, policy=policy):
+            at_s, y = tuple(numbers(own, "at_s")), tuple(numbers(own, f"{latency}_ms"))
             series.append(Series(label=policy, x=at_s, y=y))
             series.append(printed(policy, {max(at_s) / 2.0: mean_ms}))
     return Figure(
@@ -147,14 +142,8 @@ def _latency_figure(
 def _job_figure(rows: Sequence[Row], runs: By, name: str, workload: int) -> Figure:
     series: list[Series] = []
     for policy in (base_of(runs), PUBLISHED):
-        own = [
-            row
-            for row in rows
-            if row["kind"] == "job" and row["workload"] == workload and row["policy"] == policy
-        ]
-        if own:
-            x = tuple(float(row["job"]) for row in own)
-            y = tuple(float(row["run_s"]) for row in own)
+        if own := where(rows, kind="job", workload=workload, policy=policy):
+            x, y = tuple(numbers(own, "job")), tuple(numbers(own, "run_s"))
             series.append(Series(label=policy, x=x, y=y))
     return Figure(
         name=name,

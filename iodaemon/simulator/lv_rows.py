@@ -7,6 +7,7 @@ from typing import Final
 
 from iodaemon.core.measure import mean
 from iodaemon.simulator.experiment import Row
+from iodaemon.simulator.table import group, numbers, where
 
 PUBLISHED: Final = "dynamic+demand"
 """The published rule, told what the jobs want: what its printed values are held against."""
@@ -30,11 +31,7 @@ By = Mapping[tuple[int, str], Sequence[Row]]
 
 def by_workload(rows: Sequence[Row]) -> dict[tuple[int, str], list[Row]]:
     """The rows of kind ``run``, in the order of the tasks."""
-    found: dict[tuple[int, str], list[Row]] = {}
-    for row in rows:
-        if row["kind"] == "run":
-            found.setdefault((int(row["workload"]), str(row["policy"])), []).append(row)
-    return found
+    return group(where(rows, kind="run"), "workload", "policy")
 
 
 def base_of(runs: By) -> str:
@@ -63,7 +60,9 @@ def reductions(runs: By, workload: int, policy: str, measure: str) -> list[float
 def measured(rows: Sequence[Row]) -> dict[str, float]:
     """Our value of each target, as far as its workloads and policies have run."""
     runs = by_workload(rows)
-    values: dict[str, float] = {"not-completed": _sum(rows, "not_completed")}
+    values: dict[str, float] = {
+        "not-completed": sum(numbers(where(rows, kind="run"), "not_completed"))
+    }
     for workload in (*EXPLICIT, *IMPLICIT, *MIXED):
         values |= _gains(runs, workload)
         values |= _beside(runs, workload)
@@ -73,10 +72,6 @@ def measured(rows: Sequence[Row]) -> dict[str, float]:
     values |= _fairness(runs)
     values |= _verdicts(runs)
     return values
-
-
-def _sum(rows: Sequence[Row], column: str) -> float:
-    return sum(float(row[column]) for row in rows if row["kind"] == "run")
 
 
 def _gains(runs: By, workload: int) -> dict[str, float]:
@@ -143,12 +138,8 @@ def _latencies(runs: By, workload: int) -> dict[str, float]:
     }
     for letter, measure in (("W", "waiting_ms"), ("V", "serving_ms")):
         for word, policy in (("os", base_of(runs)), ("dynamic", PUBLISHED)):
-            values[f"{letter}{workload}-{word}"] = _mean_of(runs[workload, policy], measure)
+            values[f"{letter}{workload}-{word}"] = mean(numbers(runs[workload, policy], measure))
     return values
-
-
-def _mean_of(rows: Sequence[Row], column: str) -> float:
-    return mean([float(row[column]) for row in rows])
 
 
 def _fairness(runs: By) -> dict[str, float]:

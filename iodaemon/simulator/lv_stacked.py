@@ -9,6 +9,7 @@ from typing import Final
 from iodaemon.core.measure import mean
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.series import printed, ranged
+from iodaemon.simulator.table import group, numbers, samples, where
 
 PRINTED_USE: Final[Mapping[float, float]] = {0.484: 1.0 / 250.0, 0.686: 0.75}
 """Part of the memory in use: part of the time in contention (section 2.4.2)."""
@@ -23,14 +24,12 @@ Curve = dict[int, list[float]]
 """Values of all seeds by the number of CMPs."""
 
 
-def curves_of(rows: Sequence[Row], kind: str, column: str) -> dict[str, Curve]:
+def curves_of(rows: Sequence[Row], kind: str, key: str) -> dict[str, Curve]:
     """The column by label and number of CMPs, both in the order of the tasks."""
-    found: dict[str, Curve] = {}
-    for row in rows:
-        if row["kind"] == kind:
-            curve = found.setdefault(str(row["label"]), {})
-            curve.setdefault(int(row["sockets"]), []).append(float(row[column]))
-    return found
+    return {
+        label: {sockets: numbers(own, key) for sockets, own in group(alike, "sockets").items()}
+        for label, alike in group(where(rows, kind=kind), "label").items()
+    }
 
 
 def normalised(curve: Curve) -> Curve:
@@ -94,7 +93,7 @@ def _latency_values(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _memory_values(rows: Sequence[Row]) -> dict[str, float]:
-    by_use = _by_use(rows)
+    by_use = samples(where(rows, kind="memory"), "value", "contended")
     values = {f"F8-{100.0 * use:.1f}": mean(by_use[use]) for use in PRINTED_USE if use in by_use}
     if len(by_use) > 1:
         shares = [by_use[use] for use in sorted(by_use)]
@@ -106,14 +105,6 @@ def _memory_values(rows: Sequence[Row]) -> dict[str, float]:
             )
         )
     return values
-
-
-def _by_use(rows: Sequence[Row]) -> dict[float, list[float]]:
-    found: dict[float, list[float]] = {}
-    for row in rows:
-        if row["kind"] == "memory":
-            found.setdefault(float(row["value"]), []).append(float(row["contended"]))
-    return found
 
 
 def _paced_values(curves: Mapping[str, Curve]) -> dict[str, float]:
@@ -147,7 +138,7 @@ def stacking_figures(rows: Sequence[Row]) -> list[Figure]:
         _latency_figure(rows, "figure-5", "waiting", {1.0: 4.55, 8.0: 590.0}),
         _latency_figure(rows, "figure-6", "serving", {}),
         _figure_7(rows),
-        _figure_8(_by_use(rows)),
+        _figure_8(samples(where(rows, kind="memory"), "value", "contended")),
         _figure_14(curves_of(rows, "paced", "runtime_s")),
     ]
     return [figure for figure in found if figure.series]

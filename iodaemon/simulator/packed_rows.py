@@ -10,6 +10,7 @@ import msgspec
 
 from iodaemon.core.measure import geometric_mean
 from iodaemon.simulator.experiment import Figure, Row, Series
+from iodaemon.simulator.table import group, where
 
 EDGES: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
 """Bounds of the classes of realised I/O load in which lines are drawn and claims are read. Below 1
@@ -44,12 +45,12 @@ def value_of(key: str) -> Value:
 
 def pair_up(rows: Iterable[Row], base: str) -> dict[str, list[Pair]]:
     """Every strategy's rows beside those of the base, by its name; the base is there too."""
-    held = [row for row in rows if row["kind"] == "workload"]
-    bases = {_workload(row): row for row in held if row["policy"] == base}
-    pairs: dict[str, list[Pair]] = {}
-    for row in held:
-        pairs.setdefault(str(row["policy"]), []).append(Pair(row, bases[_workload(row)]))
-    return pairs
+    held = where(rows, kind="workload")
+    bases = {_workload(row): row for row in where(held, policy=base)}
+    return {
+        policy: [Pair(row, bases[_workload(row)]) for row in own]
+        for policy, own in group(held, "policy").items()
+    }
 
 
 def mean_of(pairs: Iterable[Pair], value: Value) -> float:

@@ -10,17 +10,8 @@ import msgspec
 from iodaemon.core.measure import mean, standard_deviation
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.sas_point import RANDOM, SAS
-from iodaemon.simulator.sas_rows import (
-    HOUR_S,
-    MAKESPAN,
-    TURNAROUND,
-    along,
-    bars,
-    curve,
-    levels,
-    those,
-    used,
-)
+from iodaemon.simulator.sas_rows import HOUR_S, MAKESPAN, TURNAROUND, bars, curve, used
+from iodaemon.simulator.table import levels, means, numbers, where
 
 TIMES: Final[tuple[tuple[str, str, str], ...]] = (
     ("makespan", MAKESPAN, "makespan, h"),
@@ -36,7 +27,7 @@ THETA_LABEL: Final = "theta, relative standard deviation of what users say"
 
 def level_line(label: str, rows: Sequence[Row], column: str, ends: tuple[float, float]) -> Series:
     """SAS, which knows no p: its mean, and the deviation of all results, over the whole axis."""
-    values = [float(row[column]) / HOUR_S for row in rows]
+    values = [value / HOUR_S for value in numbers(rows, column)]
     middle, spread = mean(values), standard_deviation(values)
     return Series(
         label=label,
@@ -51,9 +42,9 @@ def over_p(name: str, title: str, rows: Sequence[Row], column: str, y_label: str
     """Means and deviations by p with their fit, and SAS beside them, for each capacity."""
     series: list[Series] = []
     for gb in levels(rows, "gb"):
-        here = those(rows, gb=gb)
-        drawn, sas = those(here, way=RANDOM), those(here, way=SAS)
-        points = along(drawn, "p", column)
+        here = where(rows, gb=gb)
+        drawn, sas = where(here, way=RANDOM), where(here, way=SAS)
+        points = means(drawn, "p", column)
         series.append(bars(f"random, {gb:g} GB", drawn, "p", column, HOUR_S))
         series.append(curve(f"fit, {gb:g} GB", points, 2, HOUR_S))
         flat = level_line(f"SAS, {gb:g} GB", sas, column, (min(points), max(points)))
@@ -79,9 +70,9 @@ def used_over_p(name: str, title: str, rows: Sequence[Row], what: str, y_label: 
     """What is used by p, and under SAS, for each capacity."""
     series: list[Series] = []
     for gb in levels(rows, "gb"):
-        here = those(rows, gb=gb)
-        points = used(those(here, way=RANDOM), "p", what)
-        level = used(those(here, way=SAS), "gb", what)[gb]
+        here = where(rows, gb=gb)
+        points = used(where(here, way=RANDOM), "p", what)
+        level = used(where(here, way=SAS), "gb", what)[gb]
         series.append(Series(label=f"random, {gb:g} GB", x=tuple(points), y=tuple(points.values())))
         ends = (min(points), max(points))
         series.append(Series(label=f"SAS, {gb:g} GB", x=ends, y=(level, level)))
@@ -112,7 +103,7 @@ def figure_4(rows: Sequence[Row]) -> list[Figure]:
         over_p(
             f"figure-4-{name}-k{k:g}",
             f"Staging {k:g} times as fast as LPS (Fig. 4)",
-            those(rows, k=k),
+            where(rows, k=k),
             column,
             y_label,
         )
@@ -123,7 +114,7 @@ def figure_4(rows: Sequence[Row]) -> list[Figure]:
 
 def figure_5(rows: Sequence[Row]) -> list[Figure]:
     """Figures 5a to 5d."""
-    sas, drawn = those(rows, way=SAS), those(rows, way=RANDOM)
+    sas, drawn = where(rows, way=SAS), where(rows, way=RANDOM)
     made = [
         _over_theta(f"figure-5{letter}-{name}", f"Inaccurate input (Fig. 5{letter})", sas, drawn,
                     column, y_label)
@@ -133,7 +124,7 @@ def figure_5(rows: Sequence[Row]) -> list[Figure]:
     for label, column in (("HPS", "fast_jobs"), ("LPS", "slow_jobs")):
         tiers += [
             bars(label, sas, "theta", column),
-            curve(f"fit, {label}", along(sas, "theta", column), 1),
+            curve(f"fit, {label}", means(sas, "theta", column), 1),
         ]
     uses: list[Series] = []
     for label, what in (("nodes", "node_s"), ("HPS", "byte_s")):
@@ -154,12 +145,12 @@ def _over_theta(
     y_label: str,
 ) -> Figure:
     """SAS by theta with its fit, and the band of all p."""
-    points = along(sas, "theta", column)
+    points = means(sas, "theta", column)
     series = [
         bars("SAS", sas, "theta", column, HOUR_S),
         curve("fit", points, 2, HOUR_S),
     ]
-    band = along(drawn, "p", column)
+    band = means(drawn, "p", column)
     if band:
         low, high = min(band.values()) / HOUR_S, max(band.values()) / HOUR_S
         ends = (min(points), max(points))
@@ -191,7 +182,7 @@ def _plain(name: str, title: str, y_label: str, series: Sequence[Series]) -> Fig
 def sweep_figure(rows: Sequence[Row]) -> Figure:
     """SAS's makespan by k, a line a capacity: how much staging which capacity can use."""
     by_gb: Mapping[float, dict[float, float]] = {
-        gb: along(those(rows, gb=gb), "k", MAKESPAN) for gb in levels(rows, "gb")
+        gb: means(where(rows, gb=gb), "k", MAKESPAN) for gb in levels(rows, "gb")
     }
     return Figure(
         name="best-staging",

@@ -12,6 +12,7 @@ from iodaemon.core.measure import mean, standard_deviation
 from iodaemon.errors import RequestError
 from iodaemon.simulator.experiment import Row, Series
 from iodaemon.simulator.sas_point import RANDOM, SAS
+from iodaemon.simulator.table import means, numbers, samples, where
 
 MAKESPAN: Final = "makespan_s"
 TURNAROUND: Final = "turnaround_s"
@@ -60,16 +61,6 @@ def fitted(points: Mapping[float, float], degree: int) -> Fit:
     return Fit(tuple(factors.tolist()))
 
 
-def those(rows: Iterable[Row], **values: object) -> list[Row]:
-    """The rows with these values."""
-    return [row for row in rows if all(row[key] == value for key, value in values.items())]
-
-
-def along(rows: Iterable[Row], axis: str, column: str) -> dict[float, float]:
-    """The mean of a column, by the value on the axis, which rises."""
-    return {at: mean(values) for at, values in _samples(rows, axis, column).items()}
-
-
 def used(rows: Iterable[Row], axis: str, what: str) -> dict[float, float]:
     """What was used of all that there was, over all runs together (equation 3).
 
@@ -78,25 +69,18 @@ def used(rows: Iterable[Row], axis: str, what: str) -> dict[float, float]:
         axis: whose values are told apart.
         what: ``node_s`` or ``byte_s``.
     """
-    of = {at: sum(values) for at, values in _samples(rows, axis, f"of_{what}").items()}
-    return {at: sum(v) / of[at] for at, v in _samples(rows, axis, what).items()}
-
-
-def _samples(rows: Iterable[Row], axis: str, column: str) -> dict[float, list[float]]:
-    found: dict[float, list[float]] = {}
-    for row in rows:
-        found.setdefault(float(row[axis]), []).append(float(row[column]))
-    return dict(sorted(found.items()))
+    of = {at: sum(values) for at, values in samples(rows, axis, f"of_{what}").items()}
+    return {at: sum(v) / of[at] for at, v in samples(rows, axis, what).items()}
 
 
 def bars(label: str, rows: Iterable[Row], axis: str, column: str, unit: float = 1.0) -> Series:
     """Means, with the standard deviation of all results as range."""
-    samples = _samples(rows, axis, column)
-    middle = [mean(values) / unit for values in samples.values()]
-    spread = [standard_deviation(values) / unit for values in samples.values()]
+    found = samples(rows, axis, column)
+    middle = [mean(values) / unit for values in found.values()]
+    spread = [standard_deviation(values) / unit for values in found.values()]
     return Series(
         label=label,
-        x=tuple(samples),
+        x=tuple(found),
         y=tuple(middle),
         low=tuple(y - d for y, d in zip(middle, spread, strict=True)),
         high=tuple(y + d for y, d in zip(middle, spread, strict=True)),
@@ -113,24 +97,19 @@ def curve(label: str, points: Mapping[float, float], degree: int, unit: float = 
 
 def ratio_to_best(rows: Sequence[Row], column: str) -> float:
     """SAS in parts of the best p, of means."""
-    at_random = along(those(rows, way=RANDOM), "p", column)
-    return mean([float(row[column]) for row in those(rows, way=SAS)]) / min(at_random.values())
+    at_random = means(where(rows, way=RANDOM), "p", column)
+    return mean(numbers(where(rows, way=SAS), column)) / min(at_random.values())
 
 
 def ratio_at(rows: Sequence[Row], column: str, p: float) -> float | None:
     """SAS in parts of this p, of means; None: it was not run."""
-    at_random = along(those(rows, way=RANDOM), "p", column).get(p)
+    at_random = means(where(rows, way=RANDOM), "p", column).get(p)
     if at_random is None:
         return None
-    return mean([float(row[column]) for row in those(rows, way=SAS)]) / at_random
+    return mean(numbers(where(rows, way=SAS), column)) / at_random
 
 
 def falls(points: Mapping[float, float], marks: Sequence[float], sign: float) -> bool:
     """Whether the values fall (sign 1) or rise (-1) from mark to mark, of those there are."""
     values = [sign * points[mark] for mark in marks if mark in points]
     return all(late < early for early, late in pairwise(values))
-
-
-def levels(rows: Iterable[Row], key: str) -> list[float]:
-    """The values of a column, which rise."""
-    return sorted({float(row[key]) for row in rows})

@@ -8,7 +8,7 @@ from typing import Final
 from iodaemon.core.measure import mean
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.series import ranged
-from iodaemon.simulator.storalloc_run import numbers, picked
+from iodaemon.simulator.table import group, levels, numbers, samples, where
 
 SERVED: Final = "served_percent"
 MARKS: Final = {
@@ -32,18 +32,17 @@ def measured(rows: Sequence[Row], main: str) -> _Values:
         rows: of all kinds.
         main: the id of the main case.
     """
-    here = picked(rows, "life", case=main)
+    here = where(rows, kind="life", case=main)
     found = _invariants(rows)
     for (admission, feedback), mark in MARKS.items():
-        ran = picked(here, "life", admission=admission, feedback=feedback)
+        ran = where(here, admission=admission, feedback=feedback)
         if not ran:
             continue
         found |= _of_way(ran, mark)
-        for rule in dict.fromkeys(str(row["rule"]) for row in ran):
-            found |= _of_rule(picked(ran, "life", rule=rule), rule, mark)
-    for case in dict.fromkeys(str(row["case"]) for row in rows):
+        for rule, of_rule in group(ran, "rule").items():
+            found |= _of_rule(of_rule, rule, mark)
+    for case, of_case in group(where(rows, kind="life"), "case").items():
         if case != main:
-            of_case = picked(rows, "life", case=case)
             found[f"case-{case}-served"] = mean(numbers(of_case, SERVED))
             found[f"case-{case}-huge"] = mean(numbers(of_case, "huge_run_stretch"))
     return found
@@ -51,7 +50,7 @@ def measured(rows: Sequence[Row], main: str) -> _Values:
 
 def _invariants(rows: Sequence[Row]) -> _Values:
     """What must hold whatever comes out; 1: it does."""
-    checks, ran = picked(rows, "check"), picked(rows, "life")
+    checks, ran = where(rows, kind="check"), where(rows, kind="life")
     found: _Values = {}
     if checks:
         same = numbers(checks, "same_without_contention")
@@ -60,7 +59,7 @@ def _invariants(rows: Sequence[Row]) -> _Values:
         if storalloc:
             found["I-storalloc"] = float(all(storalloc))
             found["I-storalloc-runs"] = float(len(storalloc))
-    if fixed := picked(ran, "life", feedback=0):
+    if fixed := where(ran, feedback=0):
         found["I-fixed"] = float(all(row["most_run_stretch"] == 1.0 for row in fixed))
     if ran:
         found["I-later"] = min(numbers(ran, "least_run_stretch"))
@@ -73,15 +72,15 @@ def _invariants(rows: Sequence[Row]) -> _Values:
 def _of_way(rows: Sequence[Row], mark: str) -> _Values:
     """Means over rules and seeds, where the rules differ little; the peak is the most."""
     found: _Values = {f"makespan-{mark}": mean(numbers(rows, "makespan_s"))}
-    sizes = sorted({float(row["tb"]) for row in rows})
+    sizes = levels(rows, "tb")
     for tb in sizes:
-        cell = picked(rows, "life", tb=tb)
+        cell = where(rows, tb=tb)
         if mark != "fixed":
             found[f"stretch-{mark}-{tb:g}"] = mean(numbers(cell, "stretch"))
         if not mark.endswith("fixed"):
             found[f"lost-{mark}-{tb:g}"] = mean(numbers(cell, "lost_node_h"))
     if not mark.endswith("-fixed"):
-        found[f"peak-{mark}"] = max(numbers(picked(rows, "life", tb=sizes[-1]), "peak_tb"))
+        found[f"peak-{mark}"] = max(numbers(where(rows, tb=sizes[-1]), "peak_tb"))
     return found
 
 
@@ -90,13 +89,13 @@ def _of_rule(rows: Sequence[Row], rule: str, mark: str) -> _Values:
     found: _Values = {}
     if mark.endswith("-fixed"):
         return found
-    sizes = sorted({float(row["tb"]) for row in rows})
+    sizes = levels(rows, "tb")
     for tb in sizes:
-        cell = picked(rows, "life", tb=tb)
+        cell = where(rows, tb=tb)
         found[f"served-{mark}-{tb:g}-{rule}"] = mean(numbers(cell, SERVED))
         if mark == "open":
             found[f"run-{tb:g}-{rule}"] = mean(numbers(cell, "large_run_stretch"))
-    enough = [tb for tb in sizes if min(numbers(picked(rows, "life", tb=tb), SERVED)) >= ENOUGH]
+    enough = [tb for tb in sizes if min(numbers(where(rows, tb=tb), SERVED)) >= ENOUGH]
     found[f"enough-{mark}-{rule}"] = min(enough, default=None)
     return found
 
@@ -108,26 +107,22 @@ def summed(rows: Sequence[Row]) -> list[Row]:
         *(SERVED, "refused", "failed", "stretch", "run_stretch", "large_run_stretch"),
         *("huge_run_stretch", "wait_s", "makespan_s", "lost_node_h", "peak_tb"),
     )
-    ran = picked(rows, "life")
-    cells: dict[tuple[object, ...], list[Row]] = {}
-    for row in ran:
-        cells.setdefault(tuple(row[key] for key in keys), []).append(row)
     return [
         {
             "kind": "summary",
             **{key: cell[0][key] for key in keys},
             **{column: mean(numbers(cell, column)) for column in columns},
         }
-        for cell in cells.values()
+        for cell in group(where(rows, kind="life"), *keys).values()
     ]
 
 
 def all_figures(rows: Sequence[Row], main: str) -> list[Figure]:
     """Those for which there are rows."""
-    here = picked(rows, "life", case=main)
+    here = where(rows, kind="life", case=main)
     made = []
     for (admission, feedback), mark in MARKS.items():
-        ran = picked(here, "life", admission=admission, feedback=feedback)
+        ran = where(here, admission=admission, feedback=feedback)
         if feedback or admission == "open":
             made.append(_by_size(f"served-{mark}", f"Served whole, {_words(mark)}", SERVED, ran))
         if feedback:
@@ -150,10 +145,8 @@ def _words(mark: str) -> str:
 def _by_size(name: str, title: str, key: str, rows: Sequence[Row]) -> Figure:
     """By capacity, a series a rule; the range is over seeds."""
     series = []
-    for rule in dict.fromkeys(str(row["rule"]) for row in rows):
-        of_rule = picked(rows, "life", rule=rule)
-        sizes = sorted({float(row["tb"]) for row in of_rule})
-        cells = {f"{tb:g} TB": numbers(picked(of_rule, "life", tb=tb), key) for tb in sizes}
+    for rule, of_rule in group(rows, "rule").items():
+        cells = {f"{tb:g} TB": values for tb, values in samples(of_rule, "tb", key).items()}
         series.append(ranged(rule, cells))
     return Figure(
         name=name,
@@ -168,14 +161,10 @@ def _by_size(name: str, title: str, key: str, rows: Sequence[Row]) -> Figure:
 def _cases(rows: Sequence[Row]) -> Figure:
     """How much longer the largest run, a bar a case; a series a rule and capacity."""
     series = []
-    groups = dict.fromkeys((str(row["rule"]), float(row["tb"])) for row in rows)
-    for rule, tb in groups:
-        here = picked(rows, "life", rule=rule, tb=tb)
-        places = list(dict.fromkeys(str(row["case"]) for row in here))
-        cells = [numbers(picked(here, "life", case=case), "huge_run_stretch") for case in places]
-        series.append(
-            Series(label=f"{rule}, {tb:g} TB", x=tuple(places), y=tuple(map(mean, cells)))
-        )
+    for (rule, tb), own in group(rows, "rule", "tb").items():
+        cases = group(own, "case")
+        means = [mean(numbers(each, "huge_run_stretch")) for each in cases.values()]
+        series.append(Series(label=f"{rule}, {tb:g} TB", x=tuple(cases), y=tuple(means)))
     return Figure(
         name="cases",
         title="How much longer those above 8 TB run",

@@ -10,10 +10,11 @@ from iodaemon.errors import RequestError
 from iodaemon.simulator.catalogue import load_experiment, prepare
 from iodaemon.simulator.cluster import Cluster
 from iodaemon.simulator.equilibrio import Mix
-from iodaemon.simulator.equilibrio_rows import by_seed, of_kind
+from iodaemon.simulator.equilibrio_rows import by_seed
 from iodaemon.simulator.equilibrio_run import Setup, run_columns, schedule_of
 from iodaemon.simulator.study import equilibrio_alpha, equilibrio_knowledge
 from iodaemon.simulator.study.equilibrio_knowledge import kept_gains
+from iodaemon.simulator.table import where
 from iodaemon.units import key_of
 
 EXPERIMENTS = Path(__file__).parents[2] / "sim/experiments"
@@ -93,7 +94,7 @@ def test_alpha_0_is_first_come_first_served_but_for_the_backfilled(alphas):
 
     assert values["E4-in-turn-0"] == 0.0
     assert all(
-        row["displacement_in_turn"] == 0.0 for row in of_kind(rows, "run") if row["alpha"] == 0.0
+        row["displacement_in_turn"] == 0.0 for row in where(rows, kind="run") if row["alpha"] == 0.0
     )
     assert values["E4-0"] > 0.0
 
@@ -110,7 +111,7 @@ def test_there_is_a_row_a_run_and_one_a_job_with_high_io(alphas):
     rows, _, figures = alphas
 
     assert (14, 14 * 20, 7 * 600) == tuple(
-        len(of_kind(rows, kind)) for kind in ("run", "high", "course")
+        len(where(rows, kind=kind)) for kind in ("run", "high", "course")
     )
     names = [figure.name for figure in figures]
     assert names[:7] == [f"course-{alpha:g}" for alpha in (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)]
@@ -155,7 +156,7 @@ def test_with_nothing_known_everything_happens_as_with_alpha_0(knowledge):
 
     assert values["E6"] == 1.0
     assert {"run": 28, "high": 28 * 20, "arrival": 2} == {
-        kind: len(of_kind(rows, kind)) for kind in ("run", "high", "arrival")
+        kind: len(where(rows, kind=kind)) for kind in ("run", "high", "arrival")
     }
 
 

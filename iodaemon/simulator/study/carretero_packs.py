@@ -37,6 +37,7 @@ from iodaemon.simulator.packed_rows import (
     value_of,
 )
 from iodaemon.simulator.series import printed, ranged
+from iodaemon.simulator.table import numbers
 
 BASE: Final = "first-fit/fifo"
 """What everything is relative to: "globally referred to as First-Fit" (section 6.2.3)."""
@@ -239,7 +240,7 @@ def _split_of_time(pairs: Sequence[Pair]) -> dict[str, float]:
 def _parts(rows: Iterable[Row]) -> dict[str, float]:
     held = list(rows)
     keys = ("exec", "delay", "idle")
-    return {key: mean([float(row[f"{key}_node_s"]) for row in held]) for key in keys}
+    return {key: mean(numbers(held, f"{key}_node_s")) for key in keys}
 
 
 def _split_figure(pairs: Mapping[str, Sequence[Pair]]) -> Figure:

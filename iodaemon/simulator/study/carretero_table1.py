@@ -15,6 +15,7 @@ from iodaemon.simulator.carretero import Application
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.kernel import Batch, Engine, finish_times
 from iodaemon.simulator.packed import find_order
+from iodaemon.simulator.table import group, where
 
 BASE: Final = "fifo"
 """What makespans are relative to (figures 6 and 8)."""
@@ -189,11 +190,10 @@ def _whole_iterations(job: Application, batch: float) -> int:
 
 
 def _table(rows: Sequence[Row], key: str) -> Table:
-    table: Table = {}
-    for row in rows:
-        if row["kind"] == "run":
-            table.setdefault(str(row["policy"]), {})[float(row["batch"])] = float(row[key])
-    return table
+    return {
+        policy: {float(row["batch"]): float(row[key]) for row in own}
+        for policy, own in group(where(rows, kind="run"), "policy").items()
+    }
 
 
 def _relative(table: Table) -> Table:
@@ -238,12 +238,12 @@ def _changes(worst: Table) -> dict[str, float]:
 
 def _stretches(rows: Sequence[Row], policy: str) -> dict[int, dict[float, float]]:
     """By application, then by batch."""
-    table: dict[int, dict[float, float]] = {}
-    for row in rows:
-        if row["kind"] == "application" and row["policy"] == policy:
-            number, batch = int(row["application"]), float(row["batch"])
-            table.setdefault(number, {})[batch] = float(row["stretch"])
-    return table
+    return {
+        number: {float(row["batch"]): float(row["stretch"]) for row in own}
+        for number, own in group(
+            where(rows, kind="application", policy=policy), "application"
+        ).items()
+    }
 
 
 def _delays_them(rows: Sequence[Row], policy: str) -> bool:

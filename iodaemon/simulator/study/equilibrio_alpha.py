@@ -12,11 +12,11 @@ from iodaemon.simulator.equilibrio_rows import (
     displacement_figure,
     line,
     means,
-    of_kind,
 )
 from iodaemon.simulator.equilibrio_run import Point, Setup, run_point
 from iodaemon.simulator.experiment import Figure, Row
 from iodaemon.simulator.series import printed
+from iodaemon.simulator.table import where
 
 PUBLISHED: Final = {0.0: 0.78, 0.1: 0.59, 0.2: 0.48, 0.3: 0.38, 0.4: 0.21, 0.5: 0.07, 0.6: 0.06}
 """Mean distance by alpha, as the slides print it, GB/s."""
@@ -137,9 +137,9 @@ def _displaced(rows: Sequence[Row]) -> dict[str, float | None]:
 
 
 def _course(rows: Sequence[Row], alpha: float) -> Figure:
-    held = [row for row in of_kind(rows, "course") if row["alpha"] == alpha]
+    held = where(rows, kind="course", alpha=alpha)
     seed = held[0]["seed"]
-    (run,) = (row for row in of_kind(rows, "run") if (row["seed"], row["alpha"]) == (seed, alpha))
+    (run,) = where(rows, kind="run", seed=seed, alpha=alpha)
     return course_figure(
         held,
         name=f"course-{alpha:g}",
@@ -149,7 +149,7 @@ def _course(rows: Sequence[Row], alpha: float) -> Figure:
 
 
 def _distance_figure(rows: Sequence[Row]) -> Figure:
-    ours = line("mean over the seeds", of_kind(rows, "run"), "alpha", "distance_gb_per_s")
+    ours = line("mean over the seeds", rows, "alpha", "distance_gb_per_s")
     return Figure(
         name="distance",
         title="Mean distance between S and W by alpha; range over seeds",

@@ -12,12 +12,12 @@ from iodaemon.simulator.equilibrio_rows import (
     displacement_figure,
     line,
     means,
-    of_kind,
     percent_words,
 )
 from iodaemon.simulator.equilibrio_run import Point, Setup, run_point
 from iodaemon.simulator.experiment import Figure, Row
 from iodaemon.simulator.study.equilibrio_alpha import summary_rows
+from iodaemon.simulator.table import where
 
 KNOWLEDGE: Final = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25, 0.1, 0.0)
 ALL, NOTHING = 1.0, 0.0
@@ -97,7 +97,7 @@ class Study(Setup, frozen=True, kw_only=True):
                 x_label="part of the jobs whose I/O is known",
                 y_label="median I/O slowdown, %",
                 kind="line",
-                series=(line("median", of_kind(rows, "run"), "knowledge", "io_slowdown_percent"),),
+                series=(line("median", rows, "knowledge", "io_slowdown_percent"),),
             ),
             displacement_figure(rows, "knowledge", "jobs whose I/O is known", percent_words),
         ]
@@ -120,8 +120,6 @@ def kept_gains(rows: Sequence[Row]) -> dict[float, list[float]]:
 
 def _is_by_arrival(rows: Sequence[Row]) -> bool:
     """Whether nothing known and alpha 0 give the same schedules, to the last bit."""
-    arrival = {row["seed"]: row["schedule"] for row in of_kind(rows, "arrival")}
-    unknown = {
-        row["seed"]: row["schedule"] for row in of_kind(rows, "run") if row["knowledge"] == NOTHING
-    }
+    arrival = {row["seed"]: row["schedule"] for row in where(rows, kind="arrival")}
+    unknown = {row["seed"]: row["schedule"] for row in where(rows, kind="run", knowledge=NOTHING)}
     return arrival == unknown

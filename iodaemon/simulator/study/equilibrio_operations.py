@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.core.measure import equilibrio_io_slowdown
+from iodaemon.core.measure import equilibrio_io_slowdown, mean
 from iodaemon.simulator.balanced import (
     Run,
     admission_rules,
@@ -26,6 +26,7 @@ from iodaemon.simulator.cluster import Cluster, Lived
 from iodaemon.simulator.equilibrio import Mix
 from iodaemon.simulator.experiment import Figure, Row
 from iodaemon.simulator.small_requests import Requester, Small, draw_requesters, run_requesters
+from iodaemon.simulator.table import numbers, where
 
 GROUPS: Final = ("large_io_slowdown", "small_io_slowdown")
 
@@ -116,12 +117,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         """A row a workload and policy, with both kinds of jobs."""
         made = summary(rows)
         for row in made:
-            own = [
-                each
-                for each in rows
-                if (each["workload"], each["policy"]) == (row["workload"], row["policy"])
-            ]
-            row.update({g: statistics.mean(float(each[g]) for each in own) for g in GROUPS})
+            own = where(rows, workload=row["workload"], policy=row["policy"])
+            row.update({each: mean(numbers(own, each)) for each in GROUPS})
         return made
 
 

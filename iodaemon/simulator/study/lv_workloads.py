@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -14,6 +15,7 @@ from iodaemon.simulator.lv import Load, Server, Workload
 from iodaemon.simulator.lv_figures import all_figures
 from iodaemon.simulator.lv_rows import by_workload, increases, measured, reductions
 from iodaemon.simulator.lv_run import Look, Way, averaged, find_ways, run_lv
+from iodaemon.simulator.table import numbers
 
 POINTS = 120
 """So many points of a latency over time are kept."""
@@ -26,6 +28,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
     way: Way
     is_shown: bool
+
+
+TOLD: Final = ("makespan_s", "waiting_ms", "serving_ms", "jain", "suspended_s")
+"""Columns of a run whose means are in the summary."""
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,11 +126,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
                 "throughput": mean(increases(runs, workload, policy, "throughput_per_s")),
                 "runtime": -mean(reductions(runs, workload, policy, "runtime_s")),
                 "slowdown": mean(increases(runs, workload, policy, "slowdown")),
-                "makespan_s": mean([float(row["makespan_s"]) for row in own]),
-                "waiting_ms": mean([float(row["waiting_ms"]) for row in own]),
-                "serving_ms": mean([float(row["serving_ms"]) for row in own]),
-                "jain": mean([float(row["jain"]) for row in own]),
-                "suspended_s": mean([float(row["suspended_s"]) for row in own]),
+                **{key: mean(numbers(own, key)) for key in TOLD},
             }
             for (workload, policy), own in runs.items()
         ]

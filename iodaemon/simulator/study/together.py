@@ -29,6 +29,7 @@ from iodaemon.simulator.pair import (
 from iodaemon.simulator.run import Result, simulate
 from iodaemon.simulator.series import ranged
 from iodaemon.simulator.site import Place, Server, Site, rules_of
+from iodaemon.simulator.table import group, numbers, where
 
 OURS: Final = "adaptive"
 """The regulation of the shipped default."""
@@ -133,8 +134,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         """
         places = _means(rows)
         found: dict[str, float | None] = {
-            "not-completed": sum(float(row["not_completed"]) for row in rows),
-            "overcommitted": sum(float(row["overcommitted"]) for row in rows),
+            "not-completed": sum(numbers(rows, "not_completed")),
+            "overcommitted": sum(numbers(rows, "overcommitted")),
         }
         for name, means in places.items():
             best = pick(means, self.criterion)
@@ -240,30 +241,22 @@ def _value(means: Means, pair: str) -> float | None:
 
 def _means(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, float]]]:
     """By machine, pair and measure, in the order of the tasks."""
-    alike: dict[str, dict[str, list[Row]]] = {}
-    for row in rows:
-        pairs = alike.setdefault(str(row["machine"]), {})
-        pairs.setdefault(str(row["pair"]), []).append(row)
     return {
         place: {
-            pair: {
-                measure: mean([float(row[measure]) for row in own])
-                for measure in (*MEASURES, "overdue")
-            }
-            for pair, own in pairs.items()
+            pair: {measure: mean(numbers(own, measure)) for measure in (*MEASURES, "overdue")}
+            for pair, own in group(here, "pair").items()
         }
-        for place, pairs in alike.items()
+        for place, here in group(rows, "machine").items()
     }
 
 
 def _ratios(rows: Sequence[Row], place: str, pair: str, measure: str) -> list[float]:
     """Of a pair to the first one, by seed."""
-    here = [row for row in rows if row["machine"] == place]
-    first = {row["seed"]: float(row[measure]) for row in here if row["pair"] == here[0]["pair"]}
+    here = where(rows, machine=place)
+    first = {row["seed"]: float(row[measure]) for row in where(here, pair=here[0]["pair"])}
     return [
         float(row[measure]) / base if (base := first[row["seed"]]) else 1.0
-        for row in here
-        if row["pair"] == pair
+        for row in where(here, pair=pair)
     ]
 
 
