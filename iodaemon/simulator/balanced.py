@@ -15,11 +15,14 @@ from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import none
 from iodaemon.registry import find_rule
 from iodaemon.simulator.cluster import Lived
-from iodaemon.simulator.equilibrio_run import high_of, stays
+from iodaemon.simulator.equilibrio_run import (
+    high_of,
+    intensity_course,
+    mean_distance_bytes_per_s,
+    stays,
+)
 from iodaemon.simulator.experiment import Figure, Row
-from iodaemon.simulator.intensity import intensity_course, mean_distance_bytes_per_s
-from iodaemon.simulator.series import ranged
-from iodaemon.simulator.table import group, numbers, where
+from iodaemon.simulator.table import group, numbers, ranged, where
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Rules by label, each as the table ``[admission]`` of a policy file has it."""

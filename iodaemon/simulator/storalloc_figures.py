@@ -8,10 +8,9 @@ from typing import Final
 
 from iodaemon.core.measure import mean
 from iodaemon.simulator.experiment import Figure, Row, Series
-from iodaemon.simulator.series import printed, ranged
 from iodaemon.simulator.storalloc_rows import MULTI, PERCENT
 from iodaemon.simulator.storalloc_run import RULES, effect
-from iodaemon.simulator.table import levels, numbers, where
+from iodaemon.simulator.table import levels, numbers, printed, ranged, where
 
 PUBLISHED_D: Final[Mapping[str, float]] = MappingProxyType(
     {"random": 0.24, "round_robin": 0.21, "worst_fit": 0.95}

@@ -1,12 +1,12 @@
-"""Rows of a study as a table: filter, group, columns, means."""
+"""Rows of a study as a table: filter, group, columns, means; and series of figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from iodaemon.core.measure import mean
-from iodaemon.simulator.experiment import Row
+from iodaemon.simulator.experiment import Row, Series
 
 
 def where(rows: Iterable[Row], **wanted: object) -> list[Row]:
@@ -55,3 +55,33 @@ def samples(rows: Iterable[Row], axis: str, key: str) -> dict[float, list[float]
 def means(rows: Iterable[Row], axis: str, key: str) -> dict[float, float]:
     """The mean of a column by the number on the axis, which rises."""
     return {at: mean(values) for at, values in samples(rows, axis, key).items()}
+
+
+Place = TypeVar("Place", bound=float | str)
+"""Where on the axis: a number, or the name of a category."""
+
+
+def ranged(
+    label: str,
+    found: Mapping[Place, Sequence[float]],
+    middle: Callable[[Sequence[float]], float] = mean,
+) -> Series:
+    """The middle of the values at each place, of seeds or rounds, and their range.
+
+    Args:
+        label: for the legend.
+        found: at least one value by place; the places are in the order of the figure.
+        middle: of the values at a place.
+    """
+    return Series(
+        label=label,
+        x=tuple(found),
+        y=tuple(middle(values) for values in found.values()),
+        low=tuple(min(values) for values in found.values()),
+        high=tuple(max(values) for values in found.values()),
+    )
+
+
+def printed(label: str, values: Mapping[Place, float]) -> Series:
+    """What the paper prints, by place."""
+    return Series(label=label, x=tuple(values), y=tuple(values.values()), is_published=True)

@@ -19,9 +19,8 @@ from reference import DIGITS, HERE, head_of
 
 from iodaemon.registry import shipped
 from iodaemon.simulator.catalogue import find_experiments, load_experiment, prepare
-from iodaemon.simulator.execute import run_study
 from iodaemon.simulator.experiment import Row
-from iodaemon.simulator.pool import Pool
+from iodaemon.simulator.pool import Pool, run_study
 
 FILE: Final = HERE / "rows.toml"
 LONG: Final = frozenset(

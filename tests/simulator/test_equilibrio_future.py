@@ -10,8 +10,8 @@ from iodaemon.registry import shipped
 from iodaemon.simulator.cluster import Cluster
 from iodaemon.simulator.draw import check
 from iodaemon.simulator.equilibrio import Mix
-from iodaemon.simulator.small_requests import Small, draw_requesters, run_requesters
 from iodaemon.simulator.study import equilibrio_auto, equilibrio_operations
+from iodaemon.simulator.study.equilibrio_operations import Small, draw_requesters, run_requesters
 
 EXPERIMENTS = shipped("sim") / "experiments"
 POLICIES = {

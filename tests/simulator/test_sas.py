@@ -14,11 +14,20 @@ from iodaemon.policy.admission.storage_aware import Rule
 from iodaemon.policy.staging import extra_s
 from iodaemon.simulator.catalogue import load_experiment, prepare
 from iodaemon.simulator.draw import draw
-from iodaemon.simulator.feitelson import Feitelson, draw_jobs, size_weight
-from iodaemon.simulator.sas import FAST, GB, SLOW, Load, SasJob, Site, draw_workload
-from iodaemon.simulator.sas_point import RANDOM, Point, run_point
+from iodaemon.simulator.sas import (
+    FAST,
+    GB,
+    SLOW,
+    Feitelson,
+    Load,
+    SasJob,
+    Site,
+    draw_jobs,
+    draw_workload,
+    size_weight,
+)
 from iodaemon.simulator.sas_rows import fitted
-from iodaemon.simulator.sas_run import World
+from iodaemon.simulator.sas_run import RANDOM, Point, World, run_point
 from iodaemon.simulator.study import sas_inaccuracy, sas_random, sas_staging
 from iodaemon.units import key_of
 

@@ -11,11 +11,9 @@ from iodaemon.core.measure import makespan_s
 from iodaemon.errors import ConfigError
 from iodaemon.registry import shipped
 from iodaemon.simulator.draw import check
-from iodaemon.simulator.mixed import Kind, Queue, draw_queue
-from iodaemon.simulator.pair import Criterion, overcommitted, pick, pick_everywhere
 from iodaemon.simulator.run import simulate
-from iodaemon.simulator.site import rules_of
-from iodaemon.simulator.study.together import Study
+from iodaemon.simulator.site import Kind, Queue, draw_queue, rules_of
+from iodaemon.simulator.study.together import Criterion, Study, overcommitted, pick, pick_everywhere
 
 EXPERIMENTS = shipped("sim") / "experiments"
 KINDS = (

@@ -36,8 +36,7 @@ from iodaemon.registry import nearest
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.run import Result, Submission, simulate
 from iodaemon.simulator.scenario import Disk, JobLine, Link, Room
-from iodaemon.simulator.series import ranged
-from iodaemon.simulator.table import group, numbers, where
+from iodaemon.simulator.table import group, numbers, ranged, where
 from iodaemon.simulator.workload import Mix, random_workload
 
 DAY_S: Final = 86400.0

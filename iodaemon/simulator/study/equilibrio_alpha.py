@@ -15,8 +15,7 @@ from iodaemon.simulator.equilibrio_rows import (
 )
 from iodaemon.simulator.equilibrio_run import Point, Setup, run_point
 from iodaemon.simulator.experiment import Figure, Row
-from iodaemon.simulator.series import printed
-from iodaemon.simulator.table import where
+from iodaemon.simulator.table import printed, where
 
 PUBLISHED: Final = {0.0: 0.78, 0.1: 0.59, 0.2: 0.48, 0.3: 0.38, 0.4: 0.21, 0.5: 0.07, 0.6: 0.06}
 """Mean distance by alpha, as the slides print it, GB/s."""

@@ -10,9 +10,8 @@ import msgspec
 from iodaemon.policy.admission import storage_aware
 from iodaemon.simulator.experiment import Figure, Row
 from iodaemon.simulator.sas import Load, Site
-from iodaemon.simulator.sas_figures import figure_5
-from iodaemon.simulator.sas_point import RANDOM, SAS, SILENT, Point, run_point
-from iodaemon.simulator.sas_rows import HOUR_S, MAKESPAN, TURNAROUND, fitted, used
+from iodaemon.simulator.sas_rows import HOUR_S, MAKESPAN, TURNAROUND, figure_5, fitted, used
+from iodaemon.simulator.sas_run import RANDOM, SAS, SILENT, Point, run_point
 from iodaemon.simulator.study.sas_random import steps
 from iodaemon.simulator.table import means, where
 

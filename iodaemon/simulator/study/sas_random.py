@@ -10,19 +10,19 @@ import msgspec
 from iodaemon.policy.admission import storage_aware
 from iodaemon.simulator.experiment import Figure, Row
 from iodaemon.simulator.sas import Load, Site
-from iodaemon.simulator.sas_figures import figure_3
-from iodaemon.simulator.sas_point import RANDOM, SAS, Point, run_point
 from iodaemon.simulator.sas_rows import (
     HOUR_S,
     MAKESPAN,
     TURNAROUND,
     Fit,
     falls,
+    figure_3,
     fitted,
     ratio_at,
     ratio_to_best,
     used,
 )
+from iodaemon.simulator.sas_run import RANDOM, SAS, Point, run_point
 from iodaemon.simulator.table import group, levels, means, where
 
 QUARTERS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)

@@ -11,9 +11,15 @@ import msgspec
 from iodaemon.policy.admission import storage_aware
 from iodaemon.simulator.experiment import Figure, Row
 from iodaemon.simulator.sas import Load, Site
-from iodaemon.simulator.sas_figures import figure_4, sweep_figure
-from iodaemon.simulator.sas_point import SAS, Point, run_point
-from iodaemon.simulator.sas_rows import HOUR_S, MAKESPAN, TURNAROUND, ratio_to_best
+from iodaemon.simulator.sas_rows import (
+    HOUR_S,
+    MAKESPAN,
+    TURNAROUND,
+    figure_4,
+    ratio_to_best,
+    sweep_figure,
+)
+from iodaemon.simulator.sas_run import SAS, Point, run_point
 from iodaemon.simulator.study import sas_random
 from iodaemon.simulator.table import levels, means, where
 
