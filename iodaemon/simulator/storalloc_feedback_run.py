@@ -179,7 +179,7 @@ HUGE_BYTES: Final = 8 * TB
 
 
 class ComputeNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """ComputeNodes nodes of jobs, which no file of requests tells: powers of two, each as likely.
+    """Compute nodes of jobs, which no file of requests tells: powers of two, each as likely.
 
     Attributes:
         large_bytes: a job with more than so much space is a large one.
@@ -211,7 +211,7 @@ class ComputeNodes(msgspec.Struct, frozen=True, kw_only=True):
 def draw_nodes(
     compute: ComputeNodes, requests: Sequence[StorageRequest], seed: int
 ) -> tuple[int, ...]:
-    """ComputeNodes nodes of each request's job."""
+    """Compute nodes of each request's job."""
     rng = random.Random(f"storalloc nodes {seed}")  # noqa: S311 - for experiments, no secrets
 
     def drawn(least: int, most: int) -> int:
