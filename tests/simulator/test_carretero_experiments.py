@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from published import targets
 
 from iodaemon.errors import ConfigError
 from iodaemon.policy.order import ORDERS
@@ -30,15 +31,10 @@ def run(study, *seeds):
     return rows, study.measure(rows), study.figures(rows)
 
 
-def bands(name):
-    document = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
-    return {target["id"]: target for target in document.get("target", [])}
-
-
 def misses(name, values):
     return {
         id_: values[id_]
-        for id_, target in bands(name).items()
+        for id_, target in targets(name).items()
         if ("low" in target or "high" in target)
         and not target.get("low", -math.inf) <= values[id_] <= target.get("high", math.inf)
     }
@@ -49,7 +45,7 @@ def test_targets_c1_pass():
     """No free parameter: every band, those of the paper and our own."""
     _, values, figures = run(carretero_table1.Study(jobs=TABLE_1), 0)
 
-    assert bands("carretero-table1").keys() == values.keys()
+    assert targets("carretero-table1").keys() == values.keys()
     assert {} == misses("carretero-table1", values)
     assert [1.833, 1.583, 1.452, 1.346] == [
         round(values[id_], 3) for id_ in ("C1a", "C1b", "C1c", "C1e")
@@ -89,16 +85,16 @@ def test_one_order_alone_gives_what_is_its_own():
 
 
 def test_every_value_has_a_target_and_every_target_a_source():
-    targets = bands("carretero-packs")
+    known = targets("carretero-packs")
     _, values, _ = run(carretero_packs.Study(workloads=1, engine="compiled"), 1)
 
-    assert targets.keys() == values.keys()
-    assert all(target["source"] for target in targets.values())
+    assert known.keys() == values.keys()
+    assert all(target["source"] for target in known.values())
 
 
 SEEDS = tuple(tomllib.loads((EXPERIMENTS / "carretero-packs.toml").read_text())["seeds"])
 PUBLISHED_BANDS = {
-    id_ for id_, target in bands("carretero-packs").items() if target.get("band_from") == "paper"
+    id_ for id_, target in targets("carretero-packs").items() if target.get("band_from") == "paper"
 }
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from published import targets
 
 from iodaemon.errors import RequestError
 from iodaemon.simulator.catalogue import load_experiment, prepare
@@ -25,11 +26,6 @@ TINY = Mix(low_jobs=120, peaks=1, peak_jobs=20, load=1.5)
 def run(study, *seeds):
     rows = [row for task in study.tasks(seeds) for row in study.run(task)]
     return rows, study.measure(rows), study.figures(rows)
-
-
-def targets(name):
-    document = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
-    return {target["id"]: target for target in document.get("target", [])}
 
 
 # -- what is published -----------------------------------------------------------------------------
