@@ -7,7 +7,7 @@ from typing import Final
 
 from iodaemon.core.measure import mean
 from iodaemon.simulator.experiment import Figure, Row, Series
-from iodaemon.simulator.table import group, numbers, where
+from iodaemon.simulator.table import group, numbers, ranged, where
 
 Words = Callable[[float], str]
 """How a value of the axis is written."""
@@ -32,30 +32,26 @@ def by_seed(rows: Iterable[Row], axis: str, key: str) -> dict[int, dict[float, f
     }
 
 
+def by_place(rows: Iterable[Row], axis: str, key: str) -> dict[float, list[float]]:
+    """A column of the runs: one value a seed, by the value on the axis."""
+    seeds = by_seed(rows, axis, key).values()
+    return {at: [each[at] for each in seeds] for at in next(iter(seeds), {})}
+
+
 def means(rows: Iterable[Row], axis: str, key: str) -> dict[float, float]:
     """The mean over the seeds, by the value on the axis."""
-    seeds = by_seed(rows, axis, key).values()
-    return {at: mean([each[at] for each in seeds]) for at in next(iter(seeds), {})}
+    return {at: mean(values) for at, values in by_place(rows, axis, key).items()}
 
 
-def line(label: str, rows: Sequence[Row], axis: str, column: str) -> Series:
+def line(label: str, rows: Sequence[Row], axis: str, key: str) -> Series:
     """Means over the seeds, and the range of the seeds, over the axis."""
-    seeds = by_seed(rows, axis, column).values()
-    points = means(rows, axis, column)
-    return Series(
-        label=label,
-        x=tuple(points),
-        y=tuple(points.values()),
-        low=tuple(min(each[at] for each in seeds) for at in points),
-        high=tuple(max(each[at] for each in seeds) for at in points),
-    )
+    return ranged(label, by_place(rows, axis, key))
 
 
-def bars(label: str, rows: Sequence[Row], axis: str, column: str, words: Words) -> Series:
+def bars(label: str, rows: Sequence[Row], axis: str, key: str, words: Words) -> Series:
     """The same for categories."""
-    of_numbers = line(label, rows, axis, column)
-    names = tuple(words(float(x)) for x in of_numbers.x)
-    return Series(label=label, x=names, y=of_numbers.y, low=of_numbers.low, high=of_numbers.high)
+    found = by_place(rows, axis, key)
+    return ranged(label, {words(at): values for at, values in found.items()})
 
 
 def box_figures(rows: Sequence[Row], axis: str, x_label: str, words: Words) -> list[Figure]:
