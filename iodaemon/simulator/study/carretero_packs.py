@@ -19,7 +19,6 @@ from iodaemon.simulator.carretero import (
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.kernel import Engine
 from iodaemon.simulator.packed import (
-    Outcome,
     PackOrder,
     Setting,
     parse_strategy,
@@ -207,7 +206,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         for head, applications in draw_workloads(task, self._generator(), self.workloads):
             outcomes = run_strategies(applications, strategies, self._setting())
             for name, outcome in zip(names, outcomes, strict=True):
-                rows.append({**head, "policy": name, **outcome_columns(outcome, self.io_nodes)})
+                rows.append({**head, "policy": name, **outcome})
         return rows
 
     def measure(self, rows: Sequence[Row]) -> Mapping[str, float]:
@@ -273,22 +272,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             pack_order=self.pack_order,
             engine=self.engine,
         )
-
-
-def outcome_columns(outcome: Outcome, io_nodes: Sequence[int]) -> Row:
-    """An outcome as columns of a row."""
-    makespans = zip(io_nodes, outcome.makespans_s, strict=True)
-    return {
-        "packs": outcome.packs,
-        "stretch": outcome.stretch,
-        "ideal_s": outcome.ideal_s,
-        "real_s": outcome.real_s,
-        "worst_ratio": outcome.worst_ratio,
-        "exec_node_s": outcome.exec_node_s,
-        "delay_node_s": outcome.delay_node_s,
-        "idle_node_s": outcome.idle_node_s,
-        **{f"makespan_{count}_s": makespan_s for count, makespan_s in makespans},
-    }
 
 
 def _real_by_ideal(pair: Pair) -> float:
