@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -14,7 +14,7 @@ from iodaemon.core.rule import Rules
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import none
 from iodaemon.registry import find_rule
-from iodaemon.simulator.cluster import Lived
+from iodaemon.simulator.cluster import Cluster, Lived
 from iodaemon.simulator.equilibrio_run import (
     high_of,
     intensity_course,
@@ -24,8 +24,6 @@ from iodaemon.simulator.equilibrio_run import (
 from iodaemon.simulator.experiment import Figure, Row
 from iodaemon.simulator.table import group, numbers, ranged, where
 
-Tables = Mapping[str, Mapping[str, Any]]
-"""Rules by label, each as the table ``[admission]`` of a policy file has it."""
 MEASURES: Final = (
     "distance_gb_per_s",
     "io_slowdown",
@@ -108,15 +106,6 @@ def figure(rows: Sequence[Row], measure: str, title: str, y_label: str) -> Figur
     )
 
 
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """A row a workload and policy: the means."""
-    return [
-        {"kind": "summary", "workload": workload, "policy": label, **each}
-        for workload, labels in means(rows).items()
-        for label, each in labels.items()
-    ]
-
-
 def _heavy(lived: Sequence[Lived]) -> list[Lived]:
     if high := high_of(lived):
         return high
@@ -143,40 +132,54 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-class Named(Protocol):
-    """A workload of a study."""
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Policies by workloads.
 
-    @property
-    def id(self) -> str:
-        """By which it is known in rows."""
-        ...
-
-
-def check_compared(policies: Mapping[str, Any], workloads: Sequence[Named]) -> None:
-    """Refuse what compares nothing.
-
-    Raises:
-        ValueError: no policy, no workload, or two of one id.
+    Attributes:
+        policies: rules for admission by label, each as the table ``[admission]`` of a policy file
+            has it; the first is the one to compare with.
+        workloads: at least one, each with an ``id`` by which it is known in rows.
+        cluster: the machine.
     """
-    if not policies or not workloads:
-        raise ValueError("policies and workloads each list at least one")
-    if len({workload.id for workload in workloads}) < len(workloads):
-        raise ValueError("workloads: two have one id")
 
+    policies: dict[str, dict[str, Any]]
+    workloads: tuple[Any, ...]
+    cluster: Cluster = Cluster()
 
-def every_run(
-    policies: Mapping[str, Mapping[str, Any]], workloads: Sequence[Named], seeds: Sequence[int]
-) -> list[Run]:
-    """Every policy on every workload of every seed.
+    def __post_init__(self) -> None:
+        """Refuse what compares nothing."""
+        if not self.policies or not self.workloads:
+            raise ValueError("policies and workloads each list at least one")
+        if len({workload.id for workload in self.workloads}) < len(self.workloads):
+            raise ValueError("workloads: two have one id")
 
-    Raises:
-        ConfigError: a rule is not there, or does not take its parameters.
-    """
-    for label, table in policies.items():
-        admission_rules(label, table)
-    return [
-        Run(seed=seed, workload=workload.id, policy=label)
-        for seed in seeds
-        for workload in workloads
-        for label in policies
-    ]
+    def tasks(self, seeds: Sequence[int]) -> Sequence[Run]:
+        """Every policy on every workload of every seed.
+
+        Raises:
+            ConfigError: a rule is not there, or does not take its parameters.
+        """
+        for label in self.policies:
+            self.rules(label)
+        return [
+            Run(seed=seed, workload=workload.id, policy=label)
+            for seed in seeds
+            for workload in self.workloads
+            for label in self.policies
+        ]
+
+    def rules(self, label: str) -> Rules:
+        """The policy of this label."""
+        return admission_rules(label, self.policies[label])
+
+    def workload(self, task: Run) -> Any:
+        """What the task is of."""
+        return next(each for each in self.workloads if each.id == task.workload)
+
+    def summary(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """A row a workload and policy: the means."""
+        return [
+            {"kind": "summary", "workload": workload, "policy": label, **each}
+            for workload, labels in means(rows).items()
+            for label, each in labels.items()
+        ]

@@ -13,7 +13,7 @@ import math
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -22,16 +22,7 @@ from iodaemon.core.measure import equilibrio_io_slowdown, mean
 from iodaemon.core.rule import Rules
 from iodaemon.model.profile import Compute, Profile, Transfer
 from iodaemon.model.spec import LinkSpec, Model
-from iodaemon.simulator.balanced import (
-    Run,
-    admission_rules,
-    check_compared,
-    every_run,
-    figure,
-    means,
-    summary,
-    sums,
-)
+from iodaemon.simulator.balanced import Comparison, Run, figure, means, sums
 from iodaemon.simulator.cluster import Cluster, ClusterJob, Lived, submission
 from iodaemon.simulator.equilibrio import Mix, draw_workload
 from iodaemon.simulator.experiment import Figure, Row
@@ -208,40 +199,27 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     small: Small = Small()
 
 
-class Study(msgspec.Struct, frozen=True, kw_only=True):
+class Study(Comparison, frozen=True, kw_only=True):
     """Policies by workloads.
 
     Attributes:
-        policies: rules for admission by label; the first is the one to compare with.
-        workloads: at least one.
-        cluster: the machine.
         metadata_rate: requests/s that its metadata server answers.
     """
 
-    policies: dict[str, dict[str, Any]]
     workloads: tuple[Workload, ...]
-    cluster: Cluster = Cluster()
     metadata_rate: float = 200e3
 
     def __post_init__(self) -> None:
         """Refuse what compares nothing."""
-        check_compared(self.policies, self.workloads)
+        Comparison.__post_init__(self)
         if not self.metadata_rate > 0.0:
             raise ValueError("metadata_rate must be above 0")
 
-    def tasks(self, seeds: Sequence[int]) -> Sequence[Run]:
-        """Every policy on every workload of every seed.
-
-        Raises:
-            ConfigError: a rule is not there, or does not take its parameters.
-        """
-        return every_run(self.policies, self.workloads, seeds)
-
     def run(self, task: Run) -> Sequence[Row]:
         """One row."""
-        (workload,) = (each for each in self.workloads if each.id == task.workload)
+        workload: Workload = self.workload(task)
         jobs = draw_requesters(workload.mix, workload.small, self.cluster, task.seed)
-        rules = admission_rules(task.policy, self.policies[task.policy])
+        rules = self.rules(task.policy)
         lived = run_requesters(self.cluster, self.metadata_rate, rules, jobs, seed=task.seed)
         return [{**task.row, **sums(lived), **_by_size(jobs, lived)}]
 
@@ -278,7 +256,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def summary(self, rows: Sequence[Row]) -> Sequence[Row]:
         """A row a workload and policy, with both kinds of jobs."""
-        made = summary(rows)
+        made = list(Comparison.summary(self, rows))
         for row in made:
             own = where(rows, workload=row["workload"], policy=row["policy"])
             row.update({each: mean(numbers(own, each)) for each in GROUPS})
