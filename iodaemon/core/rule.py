@@ -40,7 +40,7 @@ M = TypeVar("M")
 OrderKey = Callable[[float, float, float, float, float, float, float, int], float]
 """``key(now_s, requested_s, phase_s, remaining_s, io_done_s, elapsed_s, ideal_done_s, job)``: who
 is first at an exclusive resource; the job with the smallest is served next. What each number is:
-``iodaemon.policy.order``."""
+``iodaemon.policy.list_order``."""
 
 
 class Admission(Protocol[M]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -14,14 +14,16 @@ from iodaemon.core.rule import Rules
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import none
 from iodaemon.registry import find_rule
-from iodaemon.simulator.cluster import Lived
-from iodaemon.simulator.equilibrio_run import high_of, stays
+from iodaemon.simulator.cluster import Cluster, Lived
+from iodaemon.simulator.equilibrio_run import (
+    high_of,
+    intensity_course,
+    mean_distance_bytes_per_s,
+    stays,
+)
 from iodaemon.simulator.experiment import Figure, Row
-from iodaemon.simulator.intensity import intensity_course, mean_distance_bytes_per_s
-from iodaemon.simulator.series import ranged
+from iodaemon.simulator.table import group, numbers, ranged, where
 
-Tables = Mapping[str, Mapping[str, Any]]
-"""Rules by label, each as the table ``[admission]`` of a policy file has it."""
 MEASURES: Final = (
     "distance_gb_per_s",
     "io_slowdown",
@@ -77,24 +79,12 @@ Values = dict[str, dict[str, dict[str, float]]]
 
 def means(rows: Sequence[Row]) -> Values:
     """Over the seeds, in the order of the rows."""
-    alike: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        alike.setdefault((str(row["workload"]), str(row["policy"])), []).append(row)
     found: Values = {}
-    for (workload, policy), own in alike.items():
+    for (workload, policy), own in group(rows, "workload", "policy").items():
         found.setdefault(workload, {})[policy] = {
-            measure: mean([float(row[measure]) for row in own]) for measure in MEASURES
+            measure: mean(numbers(own, measure)) for measure in MEASURES
         }
     return found
-
-
-def values_of(rows: Sequence[Row], workload: str, policy: str, measure: str) -> list[float]:
-    """One a seed, in the order of the rows."""
-    return [
-        float(row[measure])
-        for row in rows
-        if row["workload"] == workload and row["policy"] == policy
-    ]
 
 
 def figure(rows: Sequence[Row], measure: str, title: str, y_label: str) -> Figure:
@@ -103,7 +93,8 @@ def figure(rows: Sequence[Row], measure: str, title: str, y_label: str) -> Figur
     labels = dict.fromkeys(label for each in found.values() for label in each)
     series = []
     for label in labels:
-        values = {workload: values_of(rows, workload, label, measure) for workload in found}
+        own = group(where(rows, policy=label), "workload")
+        values = {workload: numbers(own.get(workload, ()), measure) for workload in found}
         series.append(ranged(label, values))
     return Figure(
         name=measure.removesuffix("_s").replace("_", "-"),
@@ -113,15 +104,6 @@ def figure(rows: Sequence[Row], measure: str, title: str, y_label: str) -> Figur
         kind="bar",
         series=tuple(series),
     )
-
-
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """A row a workload and policy: the means."""
-    return [
-        {"kind": "summary", "workload": workload, "policy": label, **each}
-        for workload, labels in means(rows).items()
-        for label, each in labels.items()
-    ]
 
 
 def _heavy(lived: Sequence[Lived]) -> list[Lived]:
@@ -150,40 +132,54 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-class Named(Protocol):
-    """A workload of a study."""
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Policies by workloads.
 
-    @property
-    def id(self) -> str:
-        """By which it is known in rows."""
-        ...
-
-
-def check_compared(policies: Mapping[str, Any], workloads: Sequence[Named]) -> None:
-    """Refuse what compares nothing.
-
-    Raises:
-        ValueError: no policy, no workload, or two of one id.
+    Attributes:
+        policies: rules for admission by label, each as the table ``[admission]`` of a policy file
+            has it; the first is the one to compare with.
+        workloads: at least one, each with an ``id`` by which it is known in rows.
+        cluster: the machine.
     """
-    if not policies or not workloads:
-        raise ValueError("policies and workloads each list at least one")
-    if len({workload.id for workload in workloads}) < len(workloads):
-        raise ValueError("workloads: two have one id")
 
+    policies: dict[str, dict[str, Any]]
+    workloads: tuple[Any, ...]
+    cluster: Cluster = Cluster()
 
-def every_run(
-    policies: Mapping[str, Mapping[str, Any]], workloads: Sequence[Named], seeds: Sequence[int]
-) -> list[Run]:
-    """Every policy on every workload of every seed.
+    def __post_init__(self) -> None:
+        """Refuse what compares nothing."""
+        if not self.policies or not self.workloads:
+            raise ValueError("policies and workloads each list at least one")
+        if len({workload.id for workload in self.workloads}) < len(self.workloads):
+            raise ValueError("workloads: two have one id")
 
-    Raises:
-        ConfigError: a rule is not there, or does not take its parameters.
-    """
-    for label, table in policies.items():
-        admission_rules(label, table)
-    return [
-        Run(seed=seed, workload=workload.id, policy=label)
-        for seed in seeds
-        for workload in workloads
-        for label in policies
-    ]
+    def tasks(self, seeds: Sequence[int]) -> Sequence[Run]:
+        """Every policy on every workload of every seed.
+
+        Raises:
+            ConfigError: a rule is not there, or does not take its parameters.
+        """
+        for label in self.policies:
+            self.rules(label)
+        return [
+            Run(seed=seed, workload=workload.id, policy=label)
+            for seed in seeds
+            for workload in self.workloads
+            for label in self.policies
+        ]
+
+    def rules(self, label: str) -> Rules:
+        """The policy of this label."""
+        return admission_rules(label, self.policies[label])
+
+    def workload(self, task: Run) -> Any:
+        """What the task is of."""
+        return next(each for each in self.workloads if each.id == task.workload)
+
+    def summary(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """A row a workload and policy: the means."""
+        return [
+            {"kind": "summary", "workload": workload, "policy": label, **each}
+            for workload, labels in means(rows).items()
+            for label, each in labels.items()
+        ]

@@ -2,15 +2,14 @@
 
 Source: Carretero, Jeannot, Pallez, Singh, Vidal, ICS 2020, sections 4.1 (platform), 4.2
 (applications) and 6.2.2 (generator, I/O load). The bandwidth of an I/O node is 1, so the volume
-of a phase is its length when alone. On what the paper does not say of the generator each reading
-is an option.
+of a phase is its length when alone.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 import msgspec
@@ -21,9 +20,6 @@ LARGEST_EXPONENT: Final = 11
 """Applications have 2^0 to 2^11 nodes (section 6.2.2)."""
 Loads = Literal["integer", "quarter"]
 """How the list "0.5, 0.75, 1 ... 10" goes on after 1: by 1 (12 values) or by 0.25 (39 values)."""
-Law = Literal["binomial", "neighbours", "uniform", "entropy", "geometric"]
-"""Distribution of the number of nodes of an application, over the powers of two; the paper gives
-its mean alone: ``node_weights``."""
 
 
 class Application(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +64,6 @@ class Generator(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         partition_nodes: P.
-        law: of the number of nodes.
         sigma: standard deviation of v / w; 0.316 is the printed "variance 0.1" taken by the word.
         applications: how many in a workload, both ends included, as in all ranges.
         iterations: of an application.
@@ -78,7 +73,6 @@ class Generator(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     partition_nodes: int = 2048
-    law: Law = "binomial"
     sigma: float = 0.1
     applications: tuple[int, int] = (25, 100)
     iterations: tuple[int, int] = (250, 1000)
@@ -108,7 +102,7 @@ class Generator(msgspec.Struct, frozen=True, kw_only=True):
         low_share = rng.random()
         mean_ratio = low_share * self.low_io_ratio + (1.0 - low_share) * self.high_io_ratio
         mean_nodes = self.partition_nodes * mean_ratio / (load * (1.0 + mean_ratio))
-        weights = node_weights(self.law, mean_nodes)
+        weights = node_weights(mean_nodes)
         sizes = [2**exponent for exponent in range(LARGEST_EXPONENT + 1)]
         made = []
         for _ in range(rng.randint(*self.applications)):
@@ -182,65 +176,14 @@ def draw_workloads(
         )
 
 
-def node_weights(law: Law, mean_nodes: float) -> tuple[float, ...]:
+def node_weights(mean_nodes: float) -> tuple[float, ...]:
     """Probabilities of 2^0, 2^1 ... 2^11 nodes with this mean (between 1 and 2048; else the end).
 
-    - binomial: the exponent is binomial(11, q), q = mean^(1/11) - 1;
-    - neighbours: the two powers of two on both sides of the mean;
-    - uniform: all exponents up to a cap alike; above what the highest cap gives, all from a floor;
-    - entropy: the law of the largest entropy with this mean, p(2^j) ~ exp(theta 2^j);
-    - geometric: p(2^j) ~ r^j.
+    The paper gives only the mean. The exponent is binomial(11, q), q = mean^(1/11) - 1.
     """
     wanted = min(max(mean_nodes, 1.0), 2.0**LARGEST_EXPONENT)
-    exponents = range(LARGEST_EXPONENT + 1)
-    match law:
-        case "binomial":
-            q = wanted ** (1.0 / LARGEST_EXPONENT) - 1.0
-            return tuple(
-                math.comb(LARGEST_EXPONENT, j) * q**j * (1.0 - q) ** (LARGEST_EXPONENT - j)
-                for j in exponents
-            )
-        case "neighbours":
-            return _between([_span(j, j) for j in exponents], wanted)
-        case "uniform":
-            capped = [_span(0, j) for j in exponents]
-            floored = [_span(j, LARGEST_EXPONENT) for j in exponents[1:]]
-            return _between([*capped, *floored], wanted)
-        case "entropy":
-            return _tilted([2.0**j for j in exponents], wanted)
-        case "geometric":
-            return _tilted([float(j) for j in exponents], wanted)
-
-
-def _mean_nodes(weights: Sequence[float]) -> float:
-    return sum(weight * 2.0**j for j, weight in enumerate(weights))
-
-
-def _span(first: int, last: int) -> tuple[float, ...]:
-    """All exponents from first to last alike."""
-    part = 1.0 / (last - first + 1)
-    return tuple(part if first <= j <= last else 0.0 for j in range(LARGEST_EXPONENT + 1))
-
-
-def _between(laws: Sequence[tuple[float, ...]], wanted: float) -> tuple[float, ...]:
-    """The mixture of two neighbours, of laws by rising mean, that has the wanted mean."""
-    means = [_mean_nodes(law) for law in laws]
-    for low, high in zip(range(len(laws)), range(1, len(laws)), strict=False):
-        if wanted <= means[high]:
-            share = (wanted - means[low]) / (means[high] - means[low])
-            pairs = zip(laws[low], laws[high], strict=True)
-            return tuple((1.0 - share) * a + share * b for a, b in pairs)
-    return laws[-1]
-
-
-def _tilted(values: Sequence[float], wanted: float) -> tuple[float, ...]:
-    """Weights exp(theta x) with the wanted mean number of nodes, by bisection."""
-    low, high = -50.0, 50.0
-    weights: tuple[float, ...] = ()
-    for _ in range(200):
-        theta = (low + high) / 2.0
-        largest = max(theta * value for value in values)
-        raw = [math.exp(theta * value - largest) for value in values]
-        weights = tuple(each / sum(raw) for each in raw)
-        low, high = (theta, high) if _mean_nodes(weights) < wanted else (low, theta)
-    return weights
+    q = wanted ** (1.0 / LARGEST_EXPONENT) - 1.0
+    return tuple(
+        math.comb(LARGEST_EXPONENT, j) * q**j * (1.0 - q) ** (LARGEST_EXPONENT - j)
+        for j in range(LARGEST_EXPONENT + 1)
+    )

@@ -1,11 +1,13 @@
 """Finds experiments and studies by name, and reads them with errors that name file and key.
 
 The file name is the registry, as for policies: ``sim/experiments/<name>.toml`` is an experiment,
-``iodaemon/simulator/study/<name>.py`` a study, ``my.module:Study`` one of the user's own.
+``iodaemon/simulator/study/<name>.py`` a study, ``my.module:Study`` one of the user's own,
+``sim/published/<name>.csv`` a table of targets, one a line.
 """
 
 from __future__ import annotations
 
+import csv
 import importlib
 import math
 import pkgutil
@@ -27,6 +29,8 @@ from iodaemon.units import key_of
 SYSTEM_EXPERIMENTS: Final = Path("/etc/iodaemon/experiments")
 SEED_SET_STEP: Final = 1000
 """The seeds of set k are those of the file and k times this, so that no set shares one."""
+_NUMBERS: Final = ("published", "low", "high")
+"""Columns of a table of targets."""
 _METHODS: Final = ("tasks", "run", "measure", "figures")
 """What a study answers to (``iodaemon.simulator.experiment.Study``)."""
 
@@ -71,6 +75,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     study: str
     seeds: tuple[int, ...]
+    published: str = ""
     parameters: dict[str, Any] = {}
     quick: dict[str, Any] = {}
     seed_sets: SeedSets | None = None
@@ -146,6 +151,12 @@ def load_experiment(name_or_path: str, *, search: Sequence[Path]) -> ExperimentF
         raise NotFound(f"experiment file {path} does not exist") from e
     where = str(path)
     document = decode_table(table, _Document, where=where)
+    targets = document.target
+    places = [f"{where} [[target]] {number}" for number in range(1, len(targets) + 1)]
+    if document.published:
+        if targets:
+            raise ConfigError(f"{where}: published and [[target]]: give one of the two")
+        targets, places = _read_published(document.published, path)
     experiment = Experiment(
         name=path.stem,
         title=_said(document.title, "title", where),
@@ -155,10 +166,10 @@ def load_experiment(name_or_path: str, *, search: Sequence[Path]) -> ExperimentF
         parameters=document.parameters,
         quick=document.quick,
         seed_sets=document.seed_sets,
-        targets=document.target,
+        targets=targets,
         choices=document.choice,
     )
-    _check_targets(experiment.targets, where)
+    _check_targets(targets, places)
     file = ExperimentFile(path=path, experiment=experiment)
     _check_choices(experiment.choices, type(prepare(file).study), where)
     prepare(file, is_quick=True)
@@ -337,10 +348,37 @@ def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def _check_targets(targets: Sequence[Target], where: str) -> None:
+def _read_published(name: str, path: Path) -> tuple[tuple[Target, ...], list[str]]:
+    """The targets of a table beside the experiment's folder, else of a shipped one, and where."""
+    folders = (path.parent.parent / "published", shipped("sim") / "published")
+    file = next((at for each in folders if (at := each / f"{name}.csv").is_file()), None)
+    if file is None:
+        raise ConfigError(f"{path}: published: there is no {name}.csv in {folders[0]}")
+    targets, places = [], []
+    try:
+        with file.open(newline="", encoding="utf-8") as lines:
+            rows = csv.DictReader(lines, strict=True)
+            for row in rows:
+                places.append(f"{file}:{rows.line_num}")
+                cells = {str(key): _cell(key, text) for key, text in row.items() if text}
+                targets.append(decode_table(cells, Target, where=places[-1]))
+    except (OSError, ValueError, csv.Error) as error:
+        raise ConfigError(f"{file}: cannot be read: {error}") from error
+    return tuple(targets), places
+
+
+def _cell(key: str, text: str) -> str | float:
+    """A number where the column may have one."""
+    try:
+        return float(text) if key in _NUMBERS else text
+    except ValueError:
+        return text
+
+
+def _check_targets(targets: Sequence[Target], places: Sequence[str]) -> None:
     seen: set[str] = set()
-    for number, target in enumerate(targets, start=1):
-        at = f"{where} [[target]] {number}"
+    for target, place in zip(targets, places, strict=True):
+        at = place
         _said(target.id, "id", at)
         at = f"{at} ({target.id})"
         if target.id in seen:

@@ -21,9 +21,8 @@ from iodaemon.simulator.catalogue import (
     prepare_seed_sets,
     with_parameters,
 )
-from iodaemon.simulator.execute import run_study
 from iodaemon.simulator.experiment import Figure, Row, Study
-from iodaemon.simulator.pool import OnDone, Pool
+from iodaemon.simulator.pool import OnDone, Pool, run_study
 from iodaemon.simulator.report import Chapter, Result
 
 RESULTS_FOLDER: Final = Path("iod-sim")

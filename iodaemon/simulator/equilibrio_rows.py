@@ -7,6 +7,7 @@ from typing import Final
 
 from iodaemon.core.measure import mean
 from iodaemon.simulator.experiment import Figure, Row, Series
+from iodaemon.simulator.table import group, numbers, ranged, where
 
 Words = Callable[[float], str]
 """How a value of the axis is written."""
@@ -23,64 +24,46 @@ def percent_words(value: float) -> str:
     return f"{100.0 * value:g} %"
 
 
-def of_kind(rows: Iterable[Row], kind: str) -> list[Row]:
-    """Rows of one kind."""
-    return [row for row in rows if row["kind"] == kind]
-
-
-def values_of(rows: Iterable[Row], axis: str) -> list[float]:
-    """The values on an axis, in the order of their first appearance."""
-    return list(dict.fromkeys(float(row[axis]) for row in rows))
-
-
-def by_seed(rows: Iterable[Row], axis: str, column: str) -> dict[int, dict[float, float]]:
+def by_seed(rows: Iterable[Row], axis: str, key: str) -> dict[int, dict[float, float]]:
     """A column of the runs, the mean of its draws: by seed, then by the value on the axis."""
-    drawn: dict[int, dict[float, list[float]]] = {}
-    for row in of_kind(rows, "run"):
-        values = drawn.setdefault(int(row["seed"]), {}).setdefault(float(row[axis]), [])
-        values.append(float(row[column]))
-    return {seed: {at: mean(values) for at, values in each.items()} for seed, each in drawn.items()}
+    return {
+        seed: {float(at): mean(numbers(own, key)) for at, own in group(each, axis).items()}
+        for seed, each in group(where(rows, kind="run"), "seed").items()
+    }
 
 
-def means(rows: Iterable[Row], axis: str, column: str) -> dict[float, float]:
+def by_place(rows: Iterable[Row], axis: str, key: str) -> dict[float, list[float]]:
+    """A column of the runs: one value a seed, by the value on the axis."""
+    seeds = by_seed(rows, axis, key).values()
+    return {at: [each[at] for each in seeds] for at in next(iter(seeds), {})}
+
+
+def means(rows: Iterable[Row], axis: str, key: str) -> dict[float, float]:
     """The mean over the seeds, by the value on the axis."""
-    seeds = by_seed(rows, axis, column).values()
-    return {at: mean([each[at] for each in seeds]) for at in next(iter(seeds), {})}
+    return {at: mean(values) for at, values in by_place(rows, axis, key).items()}
 
 
-def line(label: str, rows: Sequence[Row], axis: str, column: str) -> Series:
+def line(label: str, rows: Sequence[Row], axis: str, key: str) -> Series:
     """Means over the seeds, and the range of the seeds, over the axis."""
-    seeds = by_seed(rows, axis, column).values()
-    points = means(rows, axis, column)
-    return Series(
-        label=label,
-        x=tuple(points),
-        y=tuple(points.values()),
-        low=tuple(min(each[at] for each in seeds) for at in points),
-        high=tuple(max(each[at] for each in seeds) for at in points),
-    )
+    return ranged(label, by_place(rows, axis, key))
 
 
-def bars(label: str, rows: Sequence[Row], axis: str, column: str, words: Words) -> Series:
+def bars(label: str, rows: Sequence[Row], axis: str, key: str, words: Words) -> Series:
     """The same for categories."""
-    of_numbers = line(label, rows, axis, column)
-    names = tuple(words(float(x)) for x in of_numbers.x)
-    return Series(label=label, x=names, y=of_numbers.y, low=of_numbers.low, high=of_numbers.high)
+    found = by_place(rows, axis, key)
+    return ranged(label, {words(at): values for at, values in found.items()})
 
 
 def box_figures(rows: Sequence[Row], axis: str, x_label: str, words: Words) -> list[Figure]:
     """Boxes of the three measures of the jobs with high I/O, all seeds together."""
-    jobs = of_kind(rows, "high")
+    jobs = where(rows, kind="high")
     if not jobs:
         return []
     made = []
     for column, (name, measure, y_label) in MEASURES.items():
-        samples: dict[float, list[float]] = {at: [] for at in values_of(jobs, axis)}
-        for row in jobs:
-            samples[float(row[axis])].append(float(row[column]))
         series = [
-            Series(label=words(at), x=(words(at),) * len(values), y=tuple(values))
-            for at, values in samples.items()
+            Series(label=words(at), x=(words(at),) * len(own), y=tuple(numbers(own, column)))
+            for at, own in group(jobs, axis).items()
         ]
         made.append(
             Figure(
@@ -97,7 +80,7 @@ def box_figures(rows: Sequence[Row], axis: str, x_label: str, words: Words) -> l
 
 def displacement_figure(rows: Sequence[Row], axis: str, x_label: str, words: Words) -> Figure:
     """Mean displacement of all jobs, and of those that started in their turn among themselves."""
-    runs = of_kind(rows, "run")
+    runs = where(rows, kind="run")
     return Figure(
         name="displacement",
         title="Displacement with and without the backfilled jobs; ranges over seeds",
@@ -113,7 +96,7 @@ def displacement_figure(rows: Sequence[Row], axis: str, x_label: str, words: Wor
 
 def course_figure(rows: Sequence[Row], *, name: str, title: str) -> Figure:
     """S and W over time in one run."""
-    hours = tuple(float(row["hour"]) for row in rows)
+    hours = tuple(numbers(rows, "hour"))
     return Figure(
         name=name,
         title=title,
@@ -121,7 +104,7 @@ def course_figure(rows: Sequence[Row], *, name: str, title: str) -> Figure:
         y_label="mean I/O intensity, GB/s",
         kind="trace",
         series=tuple(
-            Series(label=label, x=hours, y=tuple(float(row[column]) for row in rows))
+            Series(label=label, x=hours, y=tuple(numbers(rows, column)))
             for label, column in (
                 ("S, what runs", "system_gb_per_s"),
                 ("W, what runs or waits", "workload_gb_per_s"),

@@ -26,6 +26,7 @@ from iodaemon.policy.regulation import dynamic, none
 from iodaemon.simulator.experiment import Row
 from iodaemon.simulator.lv import Counting, Piece, Server
 from iodaemon.simulator.run import simulate
+from iodaemon.simulator.table import numbers
 
 DEMAND: Final = "+demand"
 """Behind the name of a policy: the jobs' I/O is counted as demand, not as the kernel does."""
@@ -217,8 +218,8 @@ def _sums(jobs: Sequence[Job], rows: Sequence[Row], work: Sequence[Piece], watch
     ``held_light`` are the suspended parts of the run time of the half of the jobs that spend more
     of their time alone in I/O, and of the other half.
     """
-    run_s = [float(row["run_s"]) for row in rows]
-    alone_s = [float(row["alone_s"]) for row in rows]
+    run_s = numbers(rows, "run_s")
+    alone_s = numbers(rows, "alone_s")
     span_s = makespan_s(jobs)
     looks = watch.looks
     waiting = [look.waiting_ms for look in looks if look.waiting_ms is not None]
@@ -239,7 +240,7 @@ def _sums(jobs: Sequence[Job], rows: Sequence[Row], work: Sequence[Piece], watch
         "counted_mb_per_s": mean([look.counted_bytes_per_s for look in looks]) / 1e6,
         "held": mean([float(look.held) for look in looks]),
         "suspensions": watch.suspensions,
-        "suspended_s": sum(float(row["suspended_s"]) for row in rows),
+        "suspended_s": sum(numbers(rows, "suspended_s")),
         **_held_parts(rows),
     }
 
@@ -251,8 +252,8 @@ def _held_parts(rows: Sequence[Row]) -> Row:
 
 
 def _held(rows: Sequence[Row]) -> float:
-    run_s = sum(float(row["run_s"]) for row in rows)
-    return sum(float(row["suspended_s"]) for row in rows) / run_s if run_s > 0.0 else 0.0
+    run_s = sum(numbers(rows, "run_s"))
+    return sum(numbers(rows, "suspended_s")) / run_s if run_s > 0.0 else 0.0
 
 
 def averaged(looks: Sequence[Look], points: int) -> list[Mapping[str, float]]:

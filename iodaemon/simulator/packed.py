@@ -18,12 +18,11 @@ from iodaemon.policy.list_order import ORDERS
 from iodaemon.policy.packing import Item, Pack, assign, make_packs
 from iodaemon.registry import find_own, nearest
 from iodaemon.simulator.carretero import Application, io_load
-from iodaemon.simulator.kernel.run import Batch, Engine, finish_times
+from iodaemon.simulator.experiment import Row
+from iodaemon.simulator.kernel import Batch, Engine, finish_times
 
 PackOrder = Literal["best-fit", "creation"]
 """In which order Make-Pack looks at the packs: by decreasing processors in use, or as opened."""
-PhaseOrder = Literal["compute-first", "io-first"]
-"""What an iteration begins with."""
 FIRST_FIT: Final = "first-fit"
 AS_SUBMITTED: Final = "as-submitted"
 LOAD: Final = "load"
@@ -105,47 +104,26 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         partition_nodes: P, compute nodes of one I/O node.
         io_nodes: how many I/O nodes; each count is measured.
         pack_order: how Make-Pack looks for a place.
-        phase_order: what an iteration begins with.
         engine: how the packs are run.
     """
 
     partition_nodes: int = 2048
     io_nodes: tuple[int, ...] = (1,)
     pack_order: PackOrder = "best-fit"
-    phase_order: PhaseOrder = "compute-first"
     engine: Engine = "auto"
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a workload.
-
-    Attributes:
-        packs: how many.
-        makespans_s: for each count of I/O nodes.
-        stretch: mean over the packs of the largest stretch in it.
-        ideal_s: sum of the packs' lengths without contention.
-        real_s: sum of their real lengths.
-        worst_ratio: the largest real / ideal length of a pack.
-        exec_node_s: time that nodes spend at compute or I/O, in node-seconds.
-        delay_node_s: time that they wait for I/O.
-        idle_node_s: time that nobody holds them, or their application has ended before its pack.
-    """
-
-    packs: int
-    makespans_s: tuple[float, ...]
-    stretch: float
-    ideal_s: float
-    real_s: float
-    worst_ratio: float
-    exec_node_s: float
-    delay_node_s: float
-    idle_node_s: float
 
 
 def run_strategies(
     applications: Sequence[Application], strategies: Sequence[Strategy], setting: Setting
-) -> list[Outcome]:
-    """Pack, run every pack, put the packs on the I/O nodes; once for each strategy."""
+) -> list[Row]:
+    """Pack, run every pack, put the packs on the I/O nodes; once for each strategy.
+
+    Columns of a row: ``packs``, how many; ``stretch``, mean over the packs of the largest in it;
+    ``ideal_s`` and ``real_s``, sums of the packs' lengths without contention and with it, and
+    ``worst_ratio``, the largest real / ideal length of one. In node-seconds: ``exec_node_s``, time
+    at compute or I/O, ``delay_node_s``, waiting for I/O, ``idle_node_s``, time that nobody holds a
+    node, or its application has ended before its pack. ``makespan_N_s`` with N I/O nodes.
+    """
     packs = {each.packing: pack_applications(applications, each, setting) for each in strategies}
     ends: dict[str, list[list[float]]] = {}
     for order in sorted({each.order for each in strategies}):
@@ -153,7 +131,7 @@ def run_strategies(
         chosen = [pack for each in mine for pack in packs[each.packing]]
         made = iter(run_packs(applications, chosen, order, setting))
         ends |= {each.name: [next(made) for _ in packs[each.packing]] for each in mine}
-    return [_outcome(packs[each.packing], ends[each.name], setting) for each in strategies]
+    return [_columns(packs[each.packing], ends[each.name], setting) for each in strategies]
 
 
 def pack_applications(
@@ -193,16 +171,6 @@ def run_packs(
     applications: Sequence[Application], packs: Iterable[Pack], order: str, setting: Setting
 ) -> list[list[float]]:
     """When each job of each pack ends, s after the pack's start, in the order of its items."""
-    batch, columns = batch_of(applications, packs)
-    io_first = setting.phase_order == "io-first"
-    end_s = finish_times(batch, find_order(order), io_first=io_first, engine=setting.engine)
-    return [[end_s[column] for column in pack] for pack in columns]
-
-
-def batch_of(
-    applications: Sequence[Application], packs: Iterable[Pack]
-) -> tuple[Batch, list[list[int]]]:
-    """The packs as the kernel takes them, and the column of each item of each pack."""
     batch = Batch()
     columns: list[list[int]] = []
     for pack in packs:
@@ -212,10 +180,11 @@ def batch_of(
             batch.add_job(each.compute_s, each.io_s, each.iterations)
         batch.end_pack()
         columns.append([column[item.id] for item in pack.items])
-    return batch, columns
+    end_s = finish_times(batch, find_order(order), engine=setting.engine)
+    return [[end_s[column] for column in pack] for pack in columns]
 
 
-def _outcome(packs: Sequence[Pack], ends: Sequence[Sequence[float]], setting: Setting) -> Outcome:
+def _columns(packs: Sequence[Pack], ends: Sequence[Sequence[float]], setting: Setting) -> Row:
     ideal_s = [pack.alone_s for pack in packs]
     real_s = [max(end_s) for end_s in ends]
     worst = [
@@ -226,17 +195,17 @@ def _outcome(packs: Sequence[Pack], ends: Sequence[Sequence[float]], setting: Se
     for pack, end_s in zip(packs, ends, strict=True):
         exec_node_s += sum(item.slots * item.alone_s for item in pack.items)
         held_node_s += sum(item.slots * e for item, e in zip(pack.items, end_s, strict=True))
-    return Outcome(
-        packs=len(packs),
-        makespans_s=tuple(makespan_by_lpt_s(ideal_s, real_s, count) for count in setting.io_nodes),
-        stretch=mean(worst),
-        ideal_s=sum(ideal_s),
-        real_s=sum(real_s),
-        worst_ratio=max(real / ideal for real, ideal in zip(real_s, ideal_s, strict=True)),
-        exec_node_s=exec_node_s,
-        delay_node_s=held_node_s - exec_node_s,
-        idle_node_s=setting.partition_nodes * sum(real_s) - held_node_s,
-    )
+    return {
+        "packs": len(packs),
+        "stretch": mean(worst),
+        "ideal_s": sum(ideal_s),
+        "real_s": sum(real_s),
+        "worst_ratio": max(real / ideal for real, ideal in zip(real_s, ideal_s, strict=True)),
+        "exec_node_s": exec_node_s,
+        "delay_node_s": held_node_s - exec_node_s,
+        "idle_node_s": setting.partition_nodes * sum(real_s) - held_node_s,
+        **{f"makespan_{n}_s": makespan_by_lpt_s(ideal_s, real_s, n) for n in setting.io_nodes},
+    }
 
 
 def makespan_by_lpt_s(ideal_s: Sequence[float], real_s: Sequence[float], io_nodes: int) -> float:

@@ -1,4 +1,4 @@
-"""Processes that a run of experiments works on: started when needed, kept until its end.
+"""Runs a study's tasks on processes: started when needed, kept until the end of all experiments.
 
 They are spawned, one pipe each: no thread, no lock, nothing shared. One whose parent has gone
 reads the end of its pipe and ends. What they have imported serves the next experiment as well,
@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.connection
+import operator
 import os
 import signal
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
+from numbers import Integral, Real
 from pickle import PicklingError
 from typing import Any, Final, Self
 
 import msgspec
 
-from iodaemon.errors import IodaemonError
+from iodaemon.errors import IodaemonError, RequestError
+from iodaemon.simulator.experiment import Row, Study
 
 OnDone = Callable[[int, int], None]
 """Told how many tasks are done, and of how many."""
@@ -227,3 +231,61 @@ def _one_line(error: Exception) -> str:
 def usable_cores() -> int:
     """How many CPUs this process may run on."""
     return len(os.sched_getaffinity(0))
+
+
+SHOWN: Final = 100
+"""Characters of a task in a message."""
+
+
+def run_study(
+    study: Study, seeds: Sequence[int], *, pool: Pool, on_done: OnDone | None = None
+) -> tuple[Row, ...]:
+    """All rows of a study, in the order of its tasks, whichever was done first.
+
+    Args:
+        study: what to compute; picklable, as its tasks are.
+        seeds: one whole repetition each.
+        pool: where.
+        on_done: called after every task.
+
+    Raises:
+        RequestError: a task failed, or the process that ran it was killed; names the task. The
+            cause has the traceback.
+        ConfigError: the study refuses its parameters.
+    """
+    tasks = study.tasks(seeds)
+    try:
+        answers = pool.map(partial(_rows, study), tasks, on_done)
+    except TaskFailed as error:
+        raise RequestError(_failure(error, tasks)) from error.__cause__
+    return tuple(row for rows in answers for row in rows)
+
+
+def _rows(study: Study, task: Any) -> list[Row]:
+    return [_plain(row) for row in study.run(task)]
+
+
+def _failure(error: TaskFailed, tasks: Sequence[Any]) -> str:
+    shown = " ".join(repr(tasks[error.number]).split())
+    if len(shown) > SHOWN:
+        shown = shown[: SHOWN - 1] + "…"
+    return f"task {error.number + 1} of {len(tasks)} failed: {error}; the task: {shown}"
+
+
+def _plain(row: Row) -> Row:
+    """The row with plain numbers, as they can be written and read back (numpy has its own)."""
+    if not isinstance(row.get("kind"), str):
+        raise RequestError(f"it gave a row without a 'kind', {row!r}"[:SHOWN])
+    return {key: _plain_value(value, key) for key, value in row.items()}
+
+
+def _plain_value(value: object, key: str) -> str | int | float:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, Integral):
+        return operator.index(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise RequestError(f"it gave {key} = {value!r}, but rows hold text and numbers alone")

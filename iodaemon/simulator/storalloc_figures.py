@@ -8,9 +8,9 @@ from typing import Final
 
 from iodaemon.core.measure import mean
 from iodaemon.simulator.experiment import Figure, Row, Series
-from iodaemon.simulator.series import printed, ranged
 from iodaemon.simulator.storalloc_rows import MULTI, PERCENT
-from iodaemon.simulator.storalloc_run import RULES, effect, numbers, picked, seeds_of
+from iodaemon.simulator.storalloc_run import RULES, effect
+from iodaemon.simulator.table import levels, numbers, printed, ranged, where
 
 PUBLISHED_D: Final[Mapping[str, float]] = MappingProxyType(
     {"random": 0.24, "round_robin": 0.21, "worst_fit": 0.95}
@@ -20,27 +20,23 @@ PUBLISHED_D: Final[Mapping[str, float]] = MappingProxyType(
 
 def all_figures(rows: Sequence[Row], books: str) -> list[Figure]:
     """Figures 4 to 9, as far as there are rows for them."""
-    runs = picked(rows, "run", books=books, retries=0)
-    disks = picked(rows, "disk", books=books, retries=0)
-    made = [
-        _figure_4(runs, tb, split)
-        for split in (0, 1)
-        for tb in sorted({float(row["tb"]) for row in runs})
-    ]
-    multi = picked(disks, "disk", split=1, layout=MULTI)
-    enough = picked(multi, "disk", tb=32.0)
+    runs = where(rows, kind="run", books=books, retries=0)
+    disks = where(rows, kind="disk", books=books, retries=0)
+    made = [_figure_4(runs, tb, split) for split in (0, 1) for tb in levels(runs, "tb")]
+    multi = where(disks, split=1, layout=MULTI)
+    enough = where(multi, tb=32.0)
     made += [
         boxes("figure-5", "Most of a disk in use (Fig. 5)", "max_disk_use, %", multi, "tb"),
         boxes("figure-6-mean", "Mean allocations, 32 TB (Fig. 6)", "mean_alloc", enough, "rule"),
         boxes("figure-6-max", "Most allocations, 32 TB (Fig. 6)", "max_alloc", enough, "rule"),
-        _effects("figure-7", "mean_alloc", picked(disks, "disk", tb=32.0)),
-        _effects("figure-8", "max_alloc", picked(disks, "disk", tb=32.0)),
-        _figure_9(picked(runs, "run", split=1)),
+        _effects("figure-7", "mean_alloc", where(disks, tb=32.0)),
+        _effects("figure-8", "max_alloc", where(disks, tb=32.0)),
+        _figure_9(where(runs, split=1)),
         boxes(
             "correct-books-max-alloc",
             "Most allocations, 32 TB, split, correct books, rules of ours beside the four",
             "max_alloc",
-            picked(rows, "disk", books="correct", tb=32.0, layout=MULTI),
+            where(rows, kind="disk", books="correct", tb=32.0, layout=MULTI),
             "rule",
         ),
     ]
@@ -55,12 +51,12 @@ def _rules(rows: Sequence[Row]) -> list[str]:
 
 def _figure_4(runs: Sequence[Row], tb: float, split: int) -> Figure:
     """Percent of sum_cap by layout, a series a rule; the range is over seeds."""
-    here = picked(runs, "run", tb=tb, split=split)
+    here = where(runs, tb=tb, split=split)
     series = []
     for rule in _rules(here):
-        of_rule = picked(here, "run", rule=rule)
+        of_rule = where(here, rule=rule)
         layouts = dict.fromkeys(str(row["layout"]) for row in of_rule)
-        cells = {name: numbers(picked(of_rule, "run", layout=name), PERCENT) for name in layouts}
+        cells = {name: numbers(where(of_rule, layout=name), PERCENT) for name in layouts}
         series.append(ranged(rule, cells))
     words = "split" if split else "unsplit"
     return Figure(
@@ -85,14 +81,14 @@ def boxes(name: str, title: str, y_label: str, rows: Sequence[Row], by: str) -> 
     """
     key = y_label.partition(",")[0]
     if by == "rule":
-        groups = [(rule, picked(rows, "disk", rule=rule)) for rule in _rules(rows)]
+        groups = [(rule, where(rows, kind="disk", rule=rule)) for rule in _rules(rows)]
         series = [_box(rule, rule, of_rule, key) for rule, of_rule in groups]
     else:
         series = [
             Series(
                 label=rule,
-                x=tuple(_place(row, by) for row in picked(rows, "disk", rule=rule)),
-                y=tuple(numbers(picked(rows, "disk", rule=rule), key)),
+                x=tuple(_place(row, by) for row in where(rows, kind="disk", rule=rule)),
+                y=tuple(numbers(where(rows, kind="disk", rule=rule), key)),
             )
             for rule in _rules(rows)
         ]
@@ -136,7 +132,7 @@ def _figure_9(runs: Sequence[Row]) -> Figure:
     refused: list[float] = []
     for tb in (8.0, 16.0, 32.0):
         for rule in _rules(runs):
-            cell = picked(runs, "run", tb=tb, rule=rule)
+            cell = where(runs, tb=tb, rule=rule)
             if cell:
                 places.append(f"{tb:g} TB {rule}")
                 failed.append(_most(cell, "failed_split"))
@@ -156,4 +152,6 @@ def _figure_9(runs: Sequence[Row]) -> Figure:
 
 
 def _most(rows: Sequence[Row], key: str) -> float:
-    return mean([max(numbers(picked(rows, "run", seed=seed), key)) for seed in seeds_of(rows)])
+    return mean(
+        [max(numbers(where(rows, kind="run", seed=seed), key)) for seed in levels(rows, "seed")]
+    )

@@ -7,15 +7,8 @@ from typing import Final
 
 from iodaemon.core.measure import mean, standard_deviation
 from iodaemon.simulator.experiment import Row
-from iodaemon.simulator.storalloc_run import (
-    OURS,
-    REFUSING,
-    RULES,
-    effect,
-    numbers,
-    picked,
-    seeds_of,
-)
+from iodaemon.simulator.storalloc_run import OURS, REFUSING, RULES, effect
+from iodaemon.simulator.table import levels, mean_of, numbers, where
 
 MULTI: Final = ("1NnD", "nN1D", "nNnD")
 """All layouts but the baseline."""
@@ -35,7 +28,7 @@ def at(
     rows: Sequence[Row], rule: str, tb: float, layout: str = USUAL, *, is_split: bool = True
 ) -> list[Row]:
     """The runs of a rule on a platform, one a seed where the rest is alike."""
-    return picked(rows, "run", rule=rule, tb=tb, layout=layout, split=int(is_split))
+    return where(rows, kind="run", rule=rule, tb=tb, layout=layout, split=int(is_split))
 
 
 def measured(rows: Sequence[Row], books: str) -> _Values:
@@ -45,18 +38,14 @@ def measured(rows: Sequence[Row], books: str) -> _Values:
         rows: of all kinds.
         books: those of the runs that the paper has.
     """
-    ran = picked(rows, "run", books=books)
-    first = picked(ran, "run", retries=0)
+    ran = where(rows, kind="run", books=books)
+    first = where(ran, retries=0)
     found = {**_sizing(first), **_ordered(first), **_refusals(ran), **_fairness(rows, books)}
-    found |= _given_back(first) | beside(picked(rows, "run", books="correct"))
+    found |= _given_back(first) | beside(where(rows, kind="run", books="correct"))
     return {id_: value for id_, value in found.items() if value is not None}
 
 
-def _mean_of(rows: Sequence[Row], key: str = PERCENT) -> float | None:
-    return mean(numbers(rows, key)) if rows else None
-
-
-def _least(rows: Sequence[Row], key: str = PERCENT) -> float | None:
+def _least(rows: Sequence[Row], key: str) -> float | None:
     return min(numbers(rows, key), default=None)
 
 
@@ -67,39 +56,39 @@ def _most(rows: Sequence[Row], key: str) -> float | None:
 def _sizing(rows: Sequence[Row]) -> _Values:
     """S1 to S6, S10: how much is allocated."""
     found: _Values = {}
-    baseline = picked(rows, "run", rule=("random", "worst_fit"), layout="1N1D", split=0)
+    baseline = where(rows, kind="run", rule=("random", "worst_fit"), layout="1N1D", split=0)
     for tb in (8, 16, 32, 64):
-        found[f"S1-{tb}"] = _mean_of(at(rows, "round_robin", tb, is_split=False))
+        found[f"S1-{tb}"] = mean_of(at(rows, "round_robin", tb, is_split=False), PERCENT)
     for tb in (32, 64):
-        found[f"S2-{tb}"] = _least(picked(baseline, "run", tb=tb))
+        found[f"S2-{tb}"] = _least(where(baseline, tb=tb), PERCENT)
     for rule in RULES:
-        found[f"S3-{rule}"] = _mean_of(at(rows, rule, 8.0))
-        found[f"S4-{rule}"] = _mean_of(at(rows, rule, 16.0))
-        take = _least if rule in REFUSING else _mean_of
-        found[f"S5-{rule}"] = take(at(rows, rule, 32.0))
-    enough = picked(rows, "run", tb=32.0, split=1, layout=USUAL)
-    found["S5-refusing-failed"] = _most(picked(enough, "run", rule=REFUSING), "failed")
-    found["S5-others-failed"] = _most(picked(enough, "run", rule=("random", "worst_fit")), "failed")
-    found["S6"] = _least(picked(rows, "run", tb=64.0, split=1))
+        found[f"S3-{rule}"] = mean_of(at(rows, rule, 8.0), PERCENT)
+        found[f"S4-{rule}"] = mean_of(at(rows, rule, 16.0), PERCENT)
+        take = _least if rule in REFUSING else mean_of
+        found[f"S5-{rule}"] = take(at(rows, rule, 32.0), PERCENT)
+    enough = where(rows, kind="run", tb=32.0, split=1, layout=USUAL)
+    found["S5-refusing-failed"] = _most(where(enough, rule=REFUSING), "failed")
+    found["S5-others-failed"] = _most(where(enough, rule=("random", "worst_fit")), "failed")
+    found["S6"] = _least(where(rows, kind="run", tb=64.0, split=1), PERCENT)
     return {**found, **_layouts(rows)}
 
 
 def _layouts(rows: Sequence[Row]) -> _Values:
     """S10, and what section 5.2 says of 16 TB on them."""
     found: _Values = {}
-    multi = picked(rows, "run", layout=MULTI)
+    multi = where(rows, kind="run", layout=MULTI)
     spreads = []
-    for tb in sorted({float(row["tb"]) for row in multi}):
+    for tb in levels(multi, "tb"):
         for rule in RULES:
             for split in (0, 1):
-                cells = picked(multi, "run", tb=tb, rule=rule, split=split)
-                means = [_mean_of(picked(cells, "run", layout=name)) for name in MULTI]
+                cells = where(multi, tb=tb, rule=rule, split=split)
+                means = [mean_of(where(cells, layout=name), PERCENT) for name in MULTI]
                 some = [value for value in means if value is not None]
                 if len(some) == len(MULTI):
                     spreads.append(max(some) - min(some))
     found["S10"] = max(spreads, default=None)
-    middle = picked(multi, "run", tb=16.0, split=1)
-    cells_of = [_mean_of(picked(middle, "run", rule=rule)) for rule in RULES]
+    middle = where(multi, tb=16.0, split=1)
+    cells_of = [mean_of(where(middle, rule=rule), PERCENT) for rule in RULES]
     told = [value for value in cells_of if value is not None]
     found["F4-16-least"], found["F4-16-most"] = min(told, default=None), max(told, default=None)
     return found
@@ -115,15 +104,15 @@ def _ordered(rows: Sequence[Row]) -> _Values:
     }
     for id_, (tb, check) in checks.items():
         held = []
-        for seed in seeds_of(rows):
-            runs = {rule: at(picked(rows, "run", seed=seed), rule, tb) for rule in RULES}
+        for seed in levels(rows, "seed"):
+            runs = {rule: at(where(rows, kind="run", seed=seed), rule, tb) for rule in RULES}
             if all(runs.values()):
                 held.append(check({rule: of_rule[0] for rule, of_rule in runs.items()}))
         if held:
             found[id_] = float(all(held))
     for rule in RULES:
-        found[f"S9-{rule}"] = _mean_of(at(rows, rule, 32.0), "max_alloc")
-        found[f"S9-sd-{rule}"] = _mean_of(at(rows, rule, 32.0), "max_alloc_sd")
+        found[f"S9-{rule}"] = mean_of(at(rows, rule, 32.0), "max_alloc")
+        found[f"S9-sd-{rule}"] = mean_of(at(rows, rule, 32.0), "max_alloc_sd")
     return found
 
 
@@ -150,16 +139,16 @@ def _is_fair(of: Mapping[str, Row]) -> bool:
 def _refusals(rows: Sequence[Row]) -> _Values:
     """S7, S8, figure 9."""
     found: _Values = {}
-    for_sure = picked(rows, "run", rule=("random", "worst_fit"))
-    refusing = picked(rows, "run", rule=REFUSING, tb=8.0)
+    for_sure = where(rows, kind="run", rule=("random", "worst_fit"))
+    refusing = where(rows, kind="run", rule=REFUSING, tb=8.0)
     if for_sure and refusing:
         never = not any(numbers(for_sure, "refused"))
         found["S7"] = float(never and all(numbers(refusing, "refused")))
     found["S8"], found["S8-delayed"] = _requeued(rows)
-    split = picked(rows, "run", split=1)
+    split = where(rows, kind="run", split=1)
     for tb in (8, 16, 32):
         for rule in RULES:
-            cell = picked(split, "run", tb=tb, rule=rule)
+            cell = where(split, tb=tb, rule=rule)
             found[f"F9-{tb}-{rule}-failed"] = _most_by_seed(cell, "failed_split")
             if rule in REFUSING:
                 found[f"F9-{tb}-{rule}-refused"] = _most_by_seed(cell, "refused_split")
@@ -168,7 +157,7 @@ def _refusals(rows: Sequence[Row]) -> _Values:
 
 def _most_by_seed(rows: Sequence[Row], key: str) -> float | None:
     """The most over the runs of a seed, as figure 9 has it; the mean over the seeds."""
-    most = [max(numbers(picked(rows, "run", seed=seed), key)) for seed in seeds_of(rows)]
+    most = [max(numbers(where(rows, kind="run", seed=seed), key)) for seed in levels(rows, "seed")]
     return mean(most) if most else None
 
 
@@ -177,9 +166,9 @@ def _requeued(rows: Sequence[Row]) -> tuple[float | None, float | None]:
     keys = ("seed", "rule", "tb", "layout", "split")
     without = {
         tuple(row[key] for key in keys): float(row[PERCENT])
-        for row in picked(rows, "run", retries=0)
+        for row in where(rows, kind="run", retries=0)
     }
-    again = picked(rows, "run", retries=1)
+    again = where(rows, kind="run", retries=1)
     changes = [abs(float(row[PERCENT]) - without[tuple(row[key] for key in keys)]) for row in again]
     return max(changes, default=None), _most(again, "delayed")
 
@@ -187,20 +176,20 @@ def _requeued(rows: Sequence[Row]) -> tuple[float | None, float | None]:
 def _fairness(rows: Sequence[Row], books: str) -> _Values:
     """Figures 5 to 8 and table 5, row 1."""
     found: _Values = {}
-    disks = picked(rows, "disk", books=books, retries=0)
+    disks = where(rows, kind="disk", books=books, retries=0)
     for rule in RULES:
-        multi = picked(disks, "disk", rule=rule, split=1, layout=MULTI)
+        multi = where(disks, rule=rule, split=1, layout=MULTI)
         for tb in (32, 64):
-            found[f"F5-{tb}-{rule}"] = _mean_most(picked(multi, "disk", tb=tb), "max_disk_use")
-        enough = picked(multi, "disk", tb=32.0)
-        found[f"F6-mean-{rule}"] = mean(numbers(enough, "mean_alloc")) if enough else None
-        found[f"F6-max-{rule}"] = mean(numbers(enough, "max_alloc")) if enough else None
+            found[f"F5-{tb}-{rule}"] = _mean_most(where(multi, tb=tb), "max_disk_use")
+        enough = where(multi, tb=32.0)
+        found[f"F6-mean-{rule}"] = mean_of(enough, "mean_alloc")
+        found[f"F6-max-{rule}"] = mean_of(enough, "max_alloc")
         deviations = [
-            standard_deviation(numbers(picked(enough, "disk", seed=seed), "max_alloc"))
-            for seed in seeds_of(enough)
+            standard_deviation(numbers(where(enough, seed=seed), "max_alloc"))
+            for seed in levels(enough, "seed")
         ]
         found[f"F6-sd-{rule}"] = mean(deviations) if deviations else None
-    whole = picked(rows, "disk", books=books, tb=32.0)
+    whole = where(rows, kind="disk", books=books, tb=32.0)
     for rule in RULES[:3]:
         found[f"T5-1-{rule}"] = effect(whole, rule, "max_alloc")
         found[f"F7-{rule}"] = effect(whole, rule, "mean_alloc")
@@ -209,7 +198,7 @@ def _fairness(rows: Sequence[Row], books: str) -> _Values:
 
 def _mean_most(rows: Sequence[Row], key: str) -> float | None:
     """The most of a seed's disks, the mean over the seeds."""
-    most = [max(numbers(picked(rows, "disk", seed=seed), key)) for seed in seeds_of(rows)]
+    most = [max(numbers(where(rows, kind="disk", seed=seed), key)) for seed in levels(rows, "seed")]
     return mean(most) if most else None
 
 
@@ -225,7 +214,7 @@ def _given_back(rows: Sequence[Row]) -> _Values:
 
 
 def _given(rows: Sequence[Row]) -> float | None:
-    whole, served = _mean_of(rows), _mean_of(rows, SERVED)
+    whole, served = mean_of(rows, PERCENT), mean_of(rows, SERVED)
     return None if whole is None or served is None else whole - served
 
 
@@ -234,9 +223,9 @@ def beside(rows: Sequence[Row]) -> _Values:
     found: _Values = {}
     for rule in (*RULES, *OURS):
         for tb in (8, 16, 32):
-            found[f"C-{tb}-{rule}"] = _mean_of(at(rows, rule, tb), SERVED)
-        found[f"C-max-{rule}"] = _mean_of(at(rows, rule, 32.0), "max_alloc")
-        found[f"C-rate-{rule}"] = _mean_of(at(rows, rule, 32.0), "mean_gb_per_s")
+            found[f"C-{tb}-{rule}"] = mean_of(at(rows, rule, tb), SERVED)
+        found[f"C-max-{rule}"] = mean_of(at(rows, rule, 32.0), "max_alloc")
+        found[f"C-rate-{rule}"] = mean_of(at(rows, rule, 32.0), "mean_gb_per_s")
     for rule in OURS:
         for tb in (8, 16):
             found[f"B-{tb}-{rule}"] = _ahead(rows, rule, tb, SERVED, sign=1.0)
@@ -248,8 +237,8 @@ def beside(rows: Sequence[Row]) -> _Values:
 def _ahead(rows: Sequence[Row], rule: str, tb: float, key: str, *, sign: float) -> float | None:
     """By how much a rule is better than the best of the paper's four, the least over the seeds."""
     gains = []
-    for seed in seeds_of(rows):
-        of_seed = picked(rows, "run", seed=seed)
+    for seed in levels(rows, "seed"):
+        of_seed = where(rows, kind="run", seed=seed)
         ours = numbers(at(of_seed, rule, tb), key)
         theirs = [value for each in RULES for value in numbers(at(of_seed, each, tb), key)]
         if ours and theirs:

@@ -19,6 +19,7 @@ from iodaemon.simulator.storalloc import GB, Bookkeeping, Placing, decide
 from iodaemon.simulator.storalloc_file import read_requests
 from iodaemon.simulator.storalloc_replay import Outcome, replay
 from iodaemon.simulator.storalloc_trace import Trace, draw_requests
+from iodaemon.simulator.table import levels, numbers, where
 
 RULES: Final = ("random", "round_robin", "worst_fit", "best_bandwidth")
 """The paper's, in its order."""
@@ -157,29 +158,6 @@ def run_rows(where: Row, outcome: Outcome) -> list[Row]:
     return rows
 
 
-def picked(rows: Iterable[Row], kind: str, **wanted: object) -> list[Row]:
-    """Rows of a kind with these values; a tuple stands for any of them."""
-    return [
-        row
-        for row in rows
-        if row["kind"] == kind
-        and all(
-            row[key] in value if isinstance(value, tuple) else row[key] == value
-            for key, value in wanted.items()
-        )
-    ]
-
-
-def numbers(rows: Iterable[Row], key: str) -> list[float]:
-    """The values of a column."""
-    return [float(row[key]) for row in rows]
-
-
-def seeds_of(rows: Iterable[Row]) -> list[int]:
-    """All seeds, rising."""
-    return sorted({int(row["seed"]) for row in rows})
-
-
 def effect(rows: Sequence[Row], rule: str, key: str) -> float | None:
     """Cohen's d of a column of disks, this rule's to best-bandwidth's: of each seed, then the mean.
 
@@ -189,10 +167,10 @@ def effect(rows: Sequence[Row], rule: str, key: str) -> float | None:
         key: of which column.
     """
     found = []
-    for seed in seeds_of(rows):
-        of_seed = picked(rows, "disk", seed=seed)
-        ours = numbers(picked(of_seed, "disk", rule=rule), key)
-        base = numbers(picked(of_seed, "disk", rule=BASE), key)
+    for seed in levels(rows, "seed"):
+        of_seed = where(rows, kind="disk", seed=seed)
+        ours = numbers(where(of_seed, rule=rule), key)
+        base = numbers(where(of_seed, rule=BASE), key)
         d = cohens_d(ours, base)
         if d is not None:
             found.append(d)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from iodaemon.simulator.experiment import Figure, Series
-from iodaemon.simulator.series import ranged
+from iodaemon.simulator.table import ranged
 from iodaemon.trial.comparing import Outcome
 from iodaemon.trial.latency import Slice, Uncontended, latency_of
 from iodaemon.trial.summary import MEASURES, Change, Run, change_of, values_of

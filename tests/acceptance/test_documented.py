@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from documented import CALLS
-from storalloc_files import PRINTED, YAML
+from storalloc_files import YAML
 
 from iodaemon.cli import main
 
@@ -58,7 +58,6 @@ def place(tmp_path, monkeypatch):
         "job.sh": "#!/bin/sh\nexec true\n",
         "mine.toml": (ROOT / "policies/dynamic.toml").read_text(),
         "requests.yml": YAML,
-        "output.yml": PRINTED,
     }
     for name, text in files.items():
         Path(name).write_text(text)

@@ -16,7 +16,7 @@ from bench_figure import Check, Section, Series, alternate
 from bench_plan import Plan
 
 from iodaemon.policy.list_order import ORDERS
-from iodaemon.simulator.kernel.run import Batch, Engine, finish_times
+from iodaemon.simulator.kernel import Batch, Engine, finish_times
 from iodaemon.simulator.study.carretero_packs import Study
 
 simpy: Any = None

@@ -1,10 +1,9 @@
 """``iod sim storage``, as a user meets it."""
 
-import json
 from pathlib import Path
 
 import pytest
-from storalloc_files import PRINTED, ROWS, YAML, told
+from storalloc_files import ROWS, YAML, told
 
 from iodaemon.simulator.storalloc_file import read_requests
 
@@ -17,16 +16,6 @@ def write(tmp_path):
         return path
 
     return write
-
-
-def test_the_command_compares_with_what_was_printed(iod, write):
-    requests, printed = write(YAML), write(PRINTED, "printed.yml")
-    other = write(PRINTED.replace("max_nb_alloc: 4", "max_nb_alloc: 5"), "other.yml")
-    good = iod("sim", "storage", str(requests), "--against", str(printed))
-    bad = iod("sim", "storage", str(requests), "--against", str(other), "--json")
-
-    assert (0, "16 figures: the same, digit for digit\n") == (good.code, good.out)
-    assert (1, False) == (bad.code, json.loads(bad.out)["agrees"])
 
 
 def test_the_command_shows_indicators_and_json(iod, write):
@@ -55,7 +44,6 @@ def test_the_command_writes_requests_for_other_programs(iod, write, tmp_path):
         (("--seed", "x"), "--seed x: write a whole number"),
         (("--split", "5"), "--split 5: write at least 1 GB, or none"),
         (("--capacity", "0"), "--capacity 0: write at least 1 GB"),
-        (("--against", "x.yml", "--split", "none"), "--against takes platform"),
         (("--rule", "nobody"), "unknown allocation rule 'nobody'"),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scene import NOW_S, Scene, platform
 
 from iodaemon.core.job import JobId
-from iodaemon.core.sample import NodeCounters, Sample
+from iodaemon.core.sample import NodeCounters
 from iodaemon.policy.regulation.adaptive.contender import MEMORY, Doing, find_contenders
 from iodaemon.policy.regulation.adaptive.evidence import Reads
 from iodaemon.policy.regulation.adaptive.limiter import (
@@ -274,9 +274,7 @@ def test_there_is_room_while_memory_would_take_long_to_fill():
 def test_another_job_is_taken_to_keep_what_the_largest_has_read(available, does):
     scene = Scene(platform(4)).live(1, 0, moved=100 * MB).live(2, 0, moved=50 * MB)
     view = scene.view()
-    counters = {job.id: view.counters(job.id) for job in view.running}
-    node = NodeCounters(memory_bytes=int(400 * MB), available_bytes=int(available))
-    scene.state.meter.take(Sample(at_s=3.0, jobs=counters, node=node), run_s={})
+    view.node = NodeCounters(memory_bytes=int(400 * MB), available_bytes=int(available))
 
     assert does is fits(view, view.running, 1)
 

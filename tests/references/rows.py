@@ -19,17 +19,15 @@ from reference import DIGITS, HERE, head_of
 
 from iodaemon.registry import shipped
 from iodaemon.simulator.catalogue import find_experiments, load_experiment, prepare
-from iodaemon.simulator.execute import run_study
 from iodaemon.simulator.experiment import Row
-from iodaemon.simulator.pool import Pool
+from iodaemon.simulator.pool import Pool, run_study
 
 FILE: Final = HERE / "rows.toml"
 LONG: Final = frozenset(
     {
-        *("carretero-beyond-backfill", "carretero-packs", "equilibrio-alpha"),
-        *("equilibrio-alpha-max", "equilibrio-auto", "equilibrio-knowledge-max"),
-        *("equilibrio-readings", "together-cluster", "together-server"),
-        *("carretero-readings", "carretero-beyond-barrier", "equilibrio-operations"),
+        *("carretero-packs", "equilibrio-alpha"),
+        *("equilibrio-auto", "together-cluster", "together-server"),
+        *("equilibrio-operations",),
         *("storalloc-feedback", "storalloc-hetero"),
     }
 )

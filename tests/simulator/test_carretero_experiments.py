@@ -5,17 +5,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from published import targets
 
 from iodaemon.errors import ConfigError
 from iodaemon.policy.list_order import ORDERS
-from iodaemon.simulator.carretero import Application, Generator, LoadTask, draw_workloads
+from iodaemon.simulator.carretero import Application
 from iodaemon.simulator.catalogue import load_experiment
-from iodaemon.simulator.study import (
-    carretero_beyond,
-    carretero_packs,
-    carretero_readings,
-    carretero_table1,
-)
+from iodaemon.simulator.study import carretero_packs, carretero_table1
 
 EXPERIMENTS = Path(__file__).parents[2] / "sim/experiments"
 TABLE_1 = tuple(
@@ -35,15 +31,10 @@ def run(study, *seeds):
     return rows, study.measure(rows), study.figures(rows)
 
 
-def bands(name):
-    document = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
-    return {target["id"]: target for target in document.get("target", [])}
-
-
 def misses(name, values):
     return {
         id_: values[id_]
-        for id_, target in bands(name).items()
+        for id_, target in targets(name).items()
         if ("low" in target or "high" in target)
         and not target.get("low", -math.inf) <= values[id_] <= target.get("high", math.inf)
     }
@@ -54,7 +45,7 @@ def test_targets_c1_pass():
     """No free parameter: every band, those of the paper and our own."""
     _, values, figures = run(carretero_table1.Study(jobs=TABLE_1), 0)
 
-    assert bands("carretero-table1").keys() == values.keys()
+    assert targets("carretero-table1").keys() == values.keys()
     assert {} == misses("carretero-table1", values)
     assert [1.833, 1.583, 1.452, 1.346] == [
         round(values[id_], 3) for id_ in ("C1a", "C1b", "C1c", "C1e")
@@ -93,25 +84,17 @@ def test_one_order_alone_gives_what_is_its_own():
     assert {"C1b", "C1c", "C1i"} == run(study, 0)[1].keys()
 
 
-@pytest.mark.parametrize(
-    "name", ["carretero-packs", "carretero-packs-quarter", "carretero-readings"]
-)
-def test_every_value_has_a_target_and_every_target_a_source(name):
-    document = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
-    small = {"workloads": 1, "engine": "compiled"}
-    if name == "carretero-readings":
-        study = carretero_readings.Study(**small, loads=("integer",), sigmas=(0.1,))
-    else:
-        study = carretero_packs.Study(**small, loads=document["parameters"]["loads"])
-    _, values, _ = run(study, 1)
+def test_every_value_has_a_target_and_every_target_a_source():
+    known = targets("carretero-packs")
+    _, values, _ = run(carretero_packs.Study(workloads=1, engine="compiled"), 1)
 
-    assert bands(name).keys() == values.keys()
-    assert all(target["source"] for target in document["target"])
+    assert known.keys() == values.keys()
+    assert all(target["source"] for target in known.values())
 
 
 SEEDS = tuple(tomllib.loads((EXPERIMENTS / "carretero-packs.toml").read_text())["seeds"])
 PUBLISHED_BANDS = {
-    id_ for id_, target in bands("carretero-packs").items() if target.get("band_from") == "paper"
+    id_ for id_, target in targets("carretero-packs").items() if target.get("band_from") == "paper"
 }
 
 
@@ -147,44 +130,6 @@ def test_both_engines_give_the_same_rows():
     )
 
     assert plain == compiled
-
-
-@pytest.mark.slow
-def test_what_lies_beyond_the_paper_is_measured_against_the_same_first_fit():
-    study = carretero_beyond.Study(
-        policies=("1/fifo", "1/no-barrier", "1/backfill", "1/shared"),
-        losses=(0.0, 0.16),
-        workloads=1,
-    )
-    rows, values, figures = run(study, 1)
-    packs, _, _ = run(carretero_packs.Study(workloads=1), 1)
-
-    ours = [row["makespan_3_s"] for row in rows if row["policy"] == "1/fifo"]
-    assert ours == [row["makespan_3_s"] for row in packs if row["policy"] == "1/fifo"]
-    assert values["first-fit/fifo@1"] == 1.0
-    assert values["1/shared-0.16@1"] > values["1/shared@1"]
-    assert ["makespan-1", "makespan-3", "makespan-5", "stretch"] == [f.name for f in figures]
-
-
-def test_the_load_as_a_bound_is_that_of_the_workload_that_is_drawn():
-    task = LoadTask(seed=3, load=2.0)
-    [(where, _)] = draw_workloads(task, Generator(), 1)
-    names = ("load/no-barrier", f"{where['load']!r}/no-barrier")
-    rows = carretero_beyond.Study(policies=names, workloads=1, io_nodes=(1,)).run(task)
-
-    assert (3, 2.0, 0) == (where["seed"], where["wanted_load"], where["number"])
-    assert {where["load"]} == {row["load"] for row in rows}
-    by_load, by_number = (
-        [row["makespan_1_s"] for row in rows if row["policy"] == name] for name in names
-    )
-    assert by_load == by_number != []
-
-
-def test_readings_are_twenty_and_the_other_orders_of_one_of_them():
-    names = [reading.name for reading in carretero_readings.Study().readings()]
-
-    assert 20 + 3 == len(names) == len(set(names))
-    assert "binomial/integer/0.1/creation" in names
 
 
 def least_done(now_s, requested_s, phase_s, remaining_s, io_done_s, elapsed_s, ideal_done_s, job):
@@ -228,9 +173,8 @@ def test_a_wrong_application_in_a_file_is_refused_with_file_table_and_key(tmp_pa
     [
         ("carretero-packs", "partition_nodes = 2048", "partition_nodes = 512", "may need 2048"),
         ("carretero-packs", '"1/fifo"', '"1/fifi"', "policies: .*unknown order 'fifi'.*'fifo'"),
-        ("carretero-packs", 'law = "binomial"', 'law = "poisson"', "law: 'poisson' is none of"),
+        ("carretero-packs", 'loads = "integer"', 'loads = "half"', "loads: 'half' is none of"),
         ("carretero-table1", '"lowest_id"', '"lowest_ip"', "policies: unknown order 'lowest_ip'"),
-        ("carretero-beyond-shared", "losses = [0.0,", "losses = [1.5,", "losses"),
     ],
 )
 def test_a_wrong_parameter_in_a_file_is_refused_with_file_and_key(tmp_path, name, old, new, words):
@@ -257,11 +201,7 @@ def test_a_wrong_parameter_in_a_file_is_refused_with_file_and_key(tmp_path, name
         (carretero_packs.Study, {"partition_nodes": 1000}, "may need 2048 nodes"),
         (carretero_packs.Study, {"io_nodes": (3, 5)}, "it must have 1"),
         (carretero_packs.Study, {"workloads": 0}, "workloads is 0"),
-        (carretero_readings.Study, {"laws": ()}, "laws is empty"),
-        (carretero_readings.Study, {"sigmas": (-1.0,)}, "sigma is -1"),
-        (carretero_beyond.Study, {"policies": ("1/lifo",)}, "unknown form"),
-        (carretero_beyond.Study, {"policies": ("x/shared",)}, "no way to pack"),
-        (carretero_beyond.Study, {"policies": ("1/shared",), "losses": (1.0,)}, "below 1"),
+        (carretero_packs.Study, {"sigma": -1.0}, "sigma is -1"),
     ],
 )
 def test_what_cannot_be_run_is_refused_with_the_key_and_why(study, parameters, words):

@@ -1,6 +1,7 @@
 """Experiments are found, and whatever is wrong in one is named with file and key."""
 
-import tomllib
+import csv
+import re
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,7 @@ from iodaemon.simulator.catalogue import (
 
 SEED_SETS = '[seed_sets]\ntargets = ["T1a"]\n'
 SHIPPED = sorted((shipped("sim") / "experiments").glob("*.toml"))
+PUBLISHED = sorted((shipped("sim") / "published").glob("*.csv"))
 
 
 @pytest.fixture
@@ -225,12 +227,87 @@ def test_a_shipped_experiment_has_targets_or_a_table_of_its_own(path):
     assert file.experiment.targets or hasattr(prepare(file).study, "summary")
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=[path.stem for path in SHIPPED])
-def test_a_shipped_band_says_where_it_comes_from_and_nothing_else_does(path):
-    targets = tomllib.loads(path.read_text()).get("target", [])
+# -- targets in a table of their own ---------------------------------------------------------------
 
-    assert [target["id"] for target in targets if "low" in target or "high" in target] == [
-        target["id"] for target in targets if "band_from" in target
+TABLE = """\
+id,quantity,source,published,low,high,band_from,means,note
+T1a,mean of the largest sample,section 2,0.5,0.48,0.52,ours,published,
+T1b,greatest mean,"figure 2, left",below a quarter,,0.25,,,it cannot be
+T1c,number of means,table 1,6,,,,,
+"""
+
+
+@pytest.fixture
+def tabled(tmp_path):
+    """The tiny experiment with its targets in ``published/mine.csv``; its path."""
+
+    def write(text=TABLE, line='published = "mine"'):
+        for folder in ("experiments", "published"):
+            (tmp_path / folder).mkdir()
+        (tmp_path / "published" / "mine.csv").write_text(text)
+        path = tmp_path / "experiments" / "mine.toml"
+        without = re.sub(r"(?s)\[\[target\]\].*(?=\[\[choice\]\])", "", tiny.FILE)
+        path.write_text(f"{line}\n{without}")
+        return path
+
+    return write
+
+
+def test_targets_may_be_lines_of_a_table(tabled, tmp_path):
+    inline = tmp_path / "inline.toml"
+    inline.write_text(tiny.FILE)
+
+    first, *others = load(tabled()).experiment.targets
+    known, *rest = load(inline).experiment.targets
+
+    assert (known.low, known.high, known.published) == (first.low, first.high, first.published)
+    assert [target.verdict(0.2) for target in rest] == [target.verdict(0.2) for target in others]
+    assert ["below a quarter", 6.0] == [target.published for target in others]
+    assert ["figure 2, left", "it cannot be"] == [others[0].source, others[0].note]
+
+
+def test_a_copy_of_a_shipped_experiment_has_its_targets(tmp_path):
+    path = next(path for path in SHIPPED if path.stem == "carretero-packs")
+    (copy := tmp_path / "mine.toml").write_text(path.read_text())
+
+    assert load(path).experiment.targets == load(copy).experiment.targets
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("source", "sauce", "mine.csv:2: unknown key 'sauce'; did you mean 'source'"),
+        ("0.48,", "low,", "mine.csv:2: low: "),
+        (",0.52", ",0.4", "mine.csv:2 (T1a): low 0.48 is above high 0.4"),
+        ("T1b", "T1a", "mine.csv:3 (T1a): id 'T1a' is there twice"),
+        (",6,", ",,", "mine.csv:4: 'published' is missing"),
+        (",6,,,,,", ",6,,,,,,more", "mine.csv:4: "),
+        ('"figure', '""figure', "mine.csv"),
+    ],
+)
+def test_what_is_wrong_in_a_table_is_named_with_its_line(tabled, before, after, message):
+    with pytest.raises(ConfigError) as e:
+        load(tabled(TABLE.replace(before, after, 1)))
+
+    assert message in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_a_table_that_is_not_there_and_two_kinds_of_targets_are_refused(tabled, write):
+    with pytest.raises(ConfigError, match=r"published: there is no other\.csv in .*/published"):
+        load(tabled(line='published = "other"'))
+    with pytest.raises(ConfigError, match=r"published and \[\[target\]\]: give one"):
+        load(write(("seeds = [1, 2, 3]", 'seeds = [1, 2, 3]\npublished = "mine"')))
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=[path.stem for path in PUBLISHED])
+def test_a_shipped_band_says_where_it_comes_from_and_nothing_else_does(path):
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+
+    assert path.stem in {each.stem for each in SHIPPED}
+    assert [row["id"] for row in rows if row["low"] or row["high"]] == [
+        row["id"] for row in rows if row["band_from"]
     ]
 
 

@@ -1,41 +1,31 @@
 """The experiments of EquilibrIO: what is published, what comes out, what is refused."""
 
-import math
 import tomllib
 from pathlib import Path
 
 import msgspec
 import pytest
+from published import targets
 
 from iodaemon.errors import RequestError
 from iodaemon.simulator.catalogue import load_experiment, prepare
 from iodaemon.simulator.cluster import Cluster
 from iodaemon.simulator.equilibrio import Mix
-from iodaemon.simulator.equilibrio_rows import by_seed, of_kind
+from iodaemon.simulator.equilibrio_rows import by_seed
 from iodaemon.simulator.equilibrio_run import Setup, run_columns, schedule_of
-from iodaemon.simulator.study import (
-    equilibrio_alpha,
-    equilibrio_knowledge,
-    equilibrio_readings,
-)
+from iodaemon.simulator.study import equilibrio_alpha, equilibrio_knowledge
 from iodaemon.simulator.study.equilibrio_knowledge import kept_gains
-from iodaemon.simulator.study.equilibrio_readings import Reading
+from iodaemon.simulator.table import where
 from iodaemon.units import key_of
 
 EXPERIMENTS = Path(__file__).parents[2] / "sim/experiments"
-LETTER = ("equilibrio-alpha-max", "equilibrio-knowledge-max")
-NAMES = ("equilibrio-alpha", "equilibrio-knowledge", "equilibrio-readings", *LETTER)
+NAMES = ("equilibrio-alpha", "equilibrio-knowledge")
 TINY = Mix(low_jobs=120, peaks=1, peak_jobs=20, load=1.5)
 
 
 def run(study, *seeds):
     rows = [row for task in study.tasks(seeds) for row in study.run(task)]
     return rows, study.measure(rows), study.figures(rows)
-
-
-def targets(name):
-    document = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
-    return {target["id"]: target for target in document.get("target", [])}
 
 
 # -- what is published -----------------------------------------------------------------------------
@@ -59,14 +49,14 @@ def test_every_value_has_a_target_and_every_target_a_source(alphas, knowledge):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_experiments_are_of_the_published_size_on_five_seeds_or_two(name):
+def test_the_experiments_are_of_the_published_size_on_five_seeds(name):
     file = load_experiment(str(EXPERIMENTS / f"{name}.toml"), search=())
     trial, quick = prepare(file), prepare(file, is_quick=True)
 
     mix = trial.study.mix
     assert (mix.low_jobs, mix.peaks * mix.peak_jobs) == (5000, 160)
     assert trial.study.cluster == Cluster()
-    assert len(trial.seeds) == (2 if name == "equilibrio-readings" else 5)
+    assert len(trial.seeds) == 5
     assert quick.study.mix.low_jobs < 2000
 
 
@@ -85,17 +75,11 @@ def test_the_files_say_what_the_workload_is():
         assert cluster | near == {key_of(field) for field in Cluster.__struct_fields__}
 
 
-def test_the_letter_is_the_default_and_the_others_share_one_workload():
-    assert all(shipped_study(name).mix == Mix() for name in LETTER)
-    assert all(shipped_study(name).bound == "max" for name in LETTER)
-    near = [shipped_study(name) for name in NAMES if name not in LETTER]
-    assert len({each.mix for each in near}) == 1
-    assert {each.bound for each in near} == {"easy"}
+def test_both_experiments_share_one_workload_and_bound():
+    studies = [shipped_study(name) for name in NAMES]
 
-
-def test_the_letter_has_the_targets_of_the_other_reading():
-    for name in LETTER:
-        assert targets(name).keys() == targets(name.removesuffix("-max")).keys()
+    assert len({each.mix for each in studies}) == 1
+    assert {each.bound for each in studies} == {"easy"}
 
 
 # -- alpha -----------------------------------------------------------------------------------------
@@ -106,7 +90,7 @@ def test_alpha_0_is_first_come_first_served_but_for_the_backfilled(alphas):
 
     assert values["E4-in-turn-0"] == 0.0
     assert all(
-        row["displacement_in_turn"] == 0.0 for row in of_kind(rows, "run") if row["alpha"] == 0.0
+        row["displacement_in_turn"] == 0.0 for row in where(rows, kind="run") if row["alpha"] == 0.0
     )
     assert values["E4-0"] > 0.0
 
@@ -123,7 +107,7 @@ def test_there_is_a_row_a_run_and_one_a_job_with_high_io(alphas):
     rows, _, figures = alphas
 
     assert (14, 14 * 20, 7 * 600) == tuple(
-        len(of_kind(rows, kind)) for kind in ("run", "high", "course")
+        len(where(rows, kind=kind)) for kind in ("run", "high", "course")
     )
     names = [figure.name for figure in figures]
     assert names[:7] == [f"course-{alpha:g}" for alpha in (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)]
@@ -168,7 +152,7 @@ def test_with_nothing_known_everything_happens_as_with_alpha_0(knowledge):
 
     assert values["E6"] == 1.0
     assert {"run": 28, "high": 28 * 20, "arrival": 2} == {
-        kind: len(of_kind(rows, kind)) for kind in ("run", "high", "arrival")
+        kind: len(where(rows, kind=kind)) for kind in ("run", "high", "arrival")
     }
 
 
@@ -220,65 +204,12 @@ def test_knowledge_that_is_none_is_refused(fields, words):
         equilibrio_knowledge.Study(**fields)
 
 
-# -- readings --------------------------------------------------------------------------------------
-
-
-def test_a_reading_changes_what_it_names_and_nothing_else():
-    base = Setup(mix=TINY)
-    reading = Reading(name="x", load=1.2, weights="nodes", bound="easy")
-
-    setup = reading.applied(base)
-
-    assert setup.mix == msgspec.structs.replace(TINY, load=1.2)
-    assert setup.cluster == Cluster(weights="nodes")
-    assert (setup.bound, setup.intensity_delta, setup.step_per) == ("easy", "system", "instant")
-    assert Reading(name="z", step_per="event").applied(base).step_per == "event"
-    assert Reading(name="y").applied(base) == base
-
-
-def test_each_reading_is_a_line_and_the_nearest_to_the_slides_is_first():
-    study = equilibrio_readings.Study(
-        mix=TINY, readings=(Reading(name="heavy", load=3.0), Reading(name="easy", bound="easy"))
-    )
-    rows, values, figures = run(study, 7)
-    lines = study.summary(rows)
-
-    assert len(rows) == 6
-    assert {"base", "heavy", "easy", "largest"} == values.keys()
-    assert {"base", "heavy", "easy"} == {line["reading"] for line in lines}
-    gaps = [
-        abs(math.log(line["distance_at_0"] / 0.78)) + abs(math.log(line["at_0.5"] / 0.07))
-        for line in lines
-    ]
-    assert gaps == sorted(gaps)
-    assert figures[0].series[0].x == (1.0, 2.0, 3.0)
-    assert figures[0].series[1].y == tuple(line["at_0.5"] for line in lines)
-
-
-def test_readings_that_are_none_are_refused():
-    with pytest.raises(ValueError, match="'base' is there twice"):
-        equilibrio_readings.Study(readings=(Reading(name="base"),))
-    with pytest.raises(ValueError, match="'x': load is 0"):
-        equilibrio_readings.Study(readings=(Reading(name="x", load=0.0),))
-
-
-def test_every_shipped_reading_changes_something_and_one_is_the_letter():
-    study = shipped_study("equilibrio-readings")
-    base = Setup(mix=study.mix, cluster=study.cluster, bound=study.bound)
-
-    read = [reading.applied(base) for reading in study.readings]
-
-    assert len(read) >= 30
-    assert base not in read
-    assert Setup() in read
-
-
 # -- records ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "study",
-    [equilibrio_alpha.Study, equilibrio_knowledge.Study, equilibrio_readings.Study],
+    [equilibrio_alpha.Study, equilibrio_knowledge.Study],
 )
 def test_real_jobs_are_taken_from_a_file_and_its_problems_told(study, tmp_path):
     path = tmp_path / "jobs.csv"

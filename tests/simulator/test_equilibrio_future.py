@@ -7,11 +7,12 @@ import pytest
 from iodaemon.config import decode_table
 from iodaemon.errors import ConfigError
 from iodaemon.registry import shipped
+from iodaemon.simulator.balanced import admission_rules
 from iodaemon.simulator.cluster import Cluster
 from iodaemon.simulator.draw import check
 from iodaemon.simulator.equilibrio import Mix
-from iodaemon.simulator.small_requests import Small, draw_requesters, run_requesters
 from iodaemon.simulator.study import equilibrio_auto, equilibrio_operations
+from iodaemon.simulator.study.equilibrio_operations import Small, draw_requesters, run_requesters
 
 EXPERIMENTS = shipped("sim") / "experiments"
 POLICIES = {
@@ -77,7 +78,7 @@ def test_the_same_rule_under_another_name_gains_nothing():
 def test_small_requests_wait_for_each_other_and_large_ones_do_not_notice():
     cluster, mix = Cluster(nodes=2000), Mix(low_jobs=20, peaks=0, low_bytes_per_s=1e6)
     jobs = draw_requesters(mix, Small(peaks=1, peak_jobs=10, peak_s=0.0), cluster, 1)
-    rules = equilibrio_auto.admission_rules("fcfs", {})
+    rules = admission_rules("fcfs", {})
     calm = run_requesters(cluster, 1e9, rules, jobs)
     busy = run_requesters(cluster, 100e3, rules, jobs)
 

@@ -7,8 +7,7 @@ import pytest
 import tiny_study as tiny
 
 from iodaemon.errors import ConfigError, RequestError
-from iodaemon.simulator.execute import run_study
-from iodaemon.simulator.pool import Pool, usable_cores
+from iodaemon.simulator.pool import Pool, run_study, usable_cores
 
 SEEDS = (1, 2, 3)
 

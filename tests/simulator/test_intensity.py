@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.simulator.intensity import (
+from iodaemon.simulator.equilibrio_run import (
     Moment,
     Stay,
     in_bins,

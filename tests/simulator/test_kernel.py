@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.policy.list_order import CHANGING, ORDERS, fifo
-from iodaemon.simulator.kernel import plain
-from iodaemon.simulator.kernel.run import Batch, finish_times, shared_finish_times
+from iodaemon.policy.list_order import CHANGING, ORDERS
+from iodaemon.simulator.kernel import Batch, finish_times
 
 NAMES = st.sampled_from(sorted(ORDERS))
 ROUND = st.integers(0, 40).map(lambda quarters: quarters / 4)
@@ -36,42 +35,28 @@ def alone_s(made):
     return [n * (w + v) for w, v, n in zip(made.compute_s, made.io_s, made.iterations, strict=True)]
 
 
-@given(batches(st.one_of(ROUND, ANY)), NAMES, st.booleans())
-def test_compiled_and_plain_loops_agree_to_the_last_bit(made, name, io_first):
+@given(batches(st.one_of(ROUND, ANY)), NAMES)
+def test_compiled_and_plain_loops_agree_to_the_last_bit(made, name):
     order = ORDERS[name]
 
-    assert finish_times(made, order, io_first=io_first, engine="plain") == finish_times(
-        made, order, io_first=io_first, engine="compiled"
-    )
+    assert finish_times(made, order, engine="plain") == finish_times(made, order, engine="compiled")
 
 
-@given(batches(st.one_of(ROUND, ANY)), NAMES, st.booleans())
-def test_an_order_that_nobody_knows_is_served_as_exactly(made, name, io_first):
+@given(batches(st.one_of(ROUND, ANY)), NAMES)
+def test_an_order_that_nobody_knows_is_served_as_exactly(made, name):
     """By looking at all who wait each time, which is exact for every order."""
     known = ORDERS[name]
 
     def unknown(*numbers):
         return known(*numbers)
 
-    assert finish_times(made, known, io_first=io_first, engine="plain") == finish_times(
-        made, unknown, io_first=io_first, engine="plain"
-    )
+    assert finish_times(made, known, engine="plain") == finish_times(made, unknown, engine="plain")
 
 
-@given(batches(st.one_of(ROUND, ANY)), st.booleans())
-def test_first_come_first_served_needs_one_heap_only(made, io_first):
-    columns = (made.bounds, made.compute_s, made.io_s, made.iterations)
-    with_one, with_two = [0.0] * len(made.io_s), [0.0] * len(made.io_s)
-    plain.serve_fifo(*columns, with_one, io_first=io_first)
-    plain.serve_fixed(fifo, *columns, with_two, io_first=io_first)
-
-    assert with_one == with_two
-
-
-@given(batches(ROUND, largest=1), st.booleans())
-def test_a_job_alone_ends_with_every_order_as_if_there_were_none(made, io_first):
+@given(batches(ROUND, largest=1))
+def test_a_job_alone_ends_with_every_order_as_if_there_were_none(made):
     for order in ORDERS.values():
-        assert alone_s(made) == finish_times(made, order, io_first=io_first, engine="plain")
+        assert alone_s(made) == finish_times(made, order, engine="plain")
 
 
 @given(st.lists(st.tuples(ANY, ANY, st.integers(1, 12)), min_size=1, max_size=8), NAMES)
@@ -113,13 +98,6 @@ def test_two_jobs_by_hand():
     assert [10.0, 7.0] == finish_times(made)
 
 
-def test_two_jobs_by_hand_that_begin_with_io():
-    """Both ask at 0 and again at 5: job 0 is served in 0-2 and 5-7, job 1 in 2-4 and 7-9."""
-    made = batch([(3.0, 2.0, 2), (1.0, 2.0, 2)])
-
-    assert [10.0, 10.0] == finish_times(made, io_first=True)
-
-
 @pytest.mark.parametrize("name", sorted(ORDERS))
 @pytest.mark.parametrize("engine", ["plain", "compiled"])
 def test_of_equals_the_smaller_id_is_first_also_when_it_asks_again_at_once(engine, name):
@@ -159,7 +137,7 @@ def test_without_numba_the_plain_loop_runs(engine):
         "import sys; sys.modules['numba'] = None\n"
         "import importlib.util as u; find = u.find_spec\n"
         "u.find_spec = lambda name, *rest: None if name == 'numba' else find(name, *rest)\n"
-        "from iodaemon.simulator.kernel.run import Batch, finish_times, shared_finish_times\n"
+        "from iodaemon.simulator.kernel import Batch, finish_times\n"
         "made = Batch(); made.add_job(3.0, 2.0, 2); made.end_pack()\n"
         f"print(finish_times(made, engine={engine!r}))"
     )
@@ -168,32 +146,3 @@ def test_without_numba_the_plain_loop_runs(engine):
     )
 
     assert ("[10.0]\n", "") == (ended.stdout, ended.stderr)
-
-
-# -- shared bandwidth ------------------------------------------------------------------------------
-
-
-@given(batches(st.one_of(ROUND, ANY)), st.sampled_from([0.0, 0.02, 0.5]))
-def test_sharing_is_the_same_compiled_and_plain(made, loss):
-    assert shared_finish_times(made, loss=loss, engine="plain") == shared_finish_times(
-        made, loss=loss, engine="compiled"
-    )
-
-
-@given(batches(ROUND, largest=1), st.sampled_from([0.0, 0.5]))
-def test_a_job_alone_shares_with_nobody_and_loses_nothing(made, loss):
-    assert alone_s(made) == pytest.approx(shared_finish_times(made, loss=loss))
-
-
-def test_two_that_share_get_half_each():
-    """From 2 on both do I/O; half of 4 each: job 1 is done at 6, job 0 has 4 - 2 = 2 left."""
-    made = batch([(2.0, 4.0, 1), (2.0, 2.0, 1)])
-
-    assert [8.0, 6.0] == shared_finish_times(made)
-
-
-def test_what_is_lost_is_lost_only_while_two_share():
-    """At half the bandwidth for both together job 1 needs 8 s, in which job 0 gets 2 of 4."""
-    made = batch([(2.0, 4.0, 1), (2.0, 2.0, 1)])
-
-    assert [12.0, 10.0] == shared_finish_times(made, loss=0.5)

@@ -1,9 +1,8 @@
 """Lv et al.: what is published, what comes out, what is refused."""
 
-import tomllib
-
 import msgspec
 import pytest
+from published import targets
 
 from iodaemon.config import decode_table
 from iodaemon.core.measure import jain_index, mean
@@ -22,11 +21,6 @@ EXPERIMENTS = shipped("sim") / "experiments"
 
 def trial(name, **options):
     return prepare(load_experiment(str(EXPERIMENTS / f"{name}.toml"), search=()), **options)
-
-
-def targets(name):
-    document = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
-    return {target["id"]: target for target in document["target"]}
 
 
 def rows_of(study, seeds=(1,)):

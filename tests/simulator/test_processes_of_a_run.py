@@ -10,9 +10,8 @@ import tiny_study as tiny
 
 from iodaemon.errors import RequestError
 from iodaemon.simulator.draw import draw_all
-from iodaemon.simulator.execute import run_study
 from iodaemon.simulator.experiment import Figure, Series
-from iodaemon.simulator.pool import Pool, TaskFailed
+from iodaemon.simulator.pool import Pool, TaskFailed, run_study
 
 ONE = Series(label="ours", x=(1, 2, 3), y=(1.0, 2.0, 3.0))
 FIGURES = tuple(

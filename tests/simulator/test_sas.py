@@ -9,20 +9,30 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from published import targets
 
 from iodaemon.policy.admission.storage_aware import Rule, extra_s
 from iodaemon.simulator.catalogue import load_experiment, prepare
 from iodaemon.simulator.draw import draw
-from iodaemon.simulator.feitelson import Feitelson, draw_jobs, size_weight
-from iodaemon.simulator.sas import FAST, GB, SLOW, Load, SasJob, Site, draw_workload
-from iodaemon.simulator.sas_point import RANDOM, Point, run_point
+from iodaemon.simulator.sas import (
+    FAST,
+    GB,
+    SLOW,
+    Feitelson,
+    Load,
+    SasJob,
+    Site,
+    draw_jobs,
+    draw_workload,
+    size_weight,
+)
 from iodaemon.simulator.sas_rows import fitted
-from iodaemon.simulator.sas_run import World
-from iodaemon.simulator.study import sas_inaccuracy, sas_random, sas_search, sas_staging
+from iodaemon.simulator.sas_run import RANDOM, Point, World, run_point
+from iodaemon.simulator.study import sas_inaccuracy, sas_random, sas_staging
 from iodaemon.units import key_of
 
 EXPERIMENTS = Path(__file__).parents[2] / "sim/experiments"
-NAMES = ("sas-random", "sas-staging", "sas-inaccuracy", "sas-search")
+NAMES = ("sas-random", "sas-staging", "sas-inaccuracy")
 TINY = Load(model=Feitelson(jobs=25))
 
 
@@ -206,10 +216,6 @@ def document(name):
     return tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
 
 
-def targets(name):
-    return {target["id"] for target in document(name).get("target", [])}
-
-
 def run(study, *seeds):
     rows = [row for task in study.tasks(seeds) for row in study.run(task)]
     return study.measure(rows), study.figures(rows), study.summary(rows)
@@ -219,7 +225,6 @@ STUDIES = {
     "sas-random": sas_random.Study(load=TINY, p_steps=4, draws=2),
     "sas-staging": sas_staging.Study(load=TINY, p_steps=2, draws=1, sweep_ks=(1.0, 10.0)),
     "sas-inaccuracy": sas_inaccuracy.Study(load=TINY, theta_steps=2, draws=2, p_steps=2, p_draws=1),
-    "sas-search": sas_search.Study(load=TINY, ps=(0.0, 0.5, 1.0)),
 }
 
 
@@ -228,7 +233,7 @@ STUDIES = {
 def test_every_value_has_a_target_and_every_figure_can_be_drawn(name, tmp_path):
     values, figures, summary = run(STUDIES[name], 1, 2)
 
-    assert name == "sas-search" or targets(name) == values.keys()
+    assert targets(name).keys() == values.keys()
     assert len({tuple(line) for line in summary}) == 1
     for figure in figures[:2]:
         draw(figure, tmp_path)
@@ -254,10 +259,10 @@ def test_the_files_say_what_the_workload_is_and_have_the_paper_s_size(name):
     assert parameters["load"].keys() == load
     model = {key_of(f) for f in Feitelson.__struct_fields__}
     assert parameters["load"]["model"].keys() == model
-    assert len(prepare(file).seeds) == (2 if name == "sas-search" else 10)
+    assert len(prepare(file).seeds) == 10
 
 
-def test_all_experiments_have_one_workload_and_the_search_other_seeds():
+def test_all_experiments_have_one_workload():
     files = {
         name: prepare(load_experiment(str(EXPERIMENTS / f"{name}.toml"), search=()))
         for name in NAMES
@@ -265,14 +270,6 @@ def test_all_experiments_have_one_workload_and_the_search_other_seeds():
 
     assert len({msgspec.json.encode(file.study.load) for file in files.values()}) == 1
     assert len({msgspec.json.encode(file.study.site) for file in files.values()}) == 1
-    assert not set(files["sas-search"].seeds) & set(files["sas-random"].seeds)
-
-
-def test_a_cell_that_is_in_two_grids_is_run_once():
-    grid = sas_search.Grid(slow_bytes_per_s=(0.4e9, 0.8e9))
-    study = sas_search.Study(grids=(grid, sas_search.Grid()), ps=(0.0, 1.0))
-
-    assert 2 * 2 * 3 == len(study.tasks([1]))
 
 
 @pytest.mark.parametrize(

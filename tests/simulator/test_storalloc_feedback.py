@@ -18,6 +18,7 @@ from iodaemon.simulator.storalloc_feedback_run import (
     ComputeNodes,
     draw_nodes,
     hastened,
+    live,
     lives,
     peak_bytes,
     platform,
@@ -25,7 +26,6 @@ from iodaemon.simulator.storalloc_feedback_run import (
     storage_of_rate,
     stretch,
 )
-from iodaemon.simulator.storalloc_queue import live
 from iodaemon.simulator.storalloc_replay import replay
 from iodaemon.simulator.study import storalloc_feedback as study
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iodaemon.core.job import DiskId
-from iodaemon.simulator.storalloc_stream import Pool, Stream
+from iodaemon.simulator.storalloc_feedback import Pool, Stream
 
 A, B = DiskId("a"), DiskId("b")
 

@@ -4,6 +4,7 @@ import tomllib
 
 import msgspec
 import pytest
+from published import targets
 
 from iodaemon.config import decode_table
 from iodaemon.core.job import JobState
@@ -11,11 +12,9 @@ from iodaemon.core.measure import makespan_s
 from iodaemon.errors import ConfigError
 from iodaemon.registry import shipped
 from iodaemon.simulator.draw import check
-from iodaemon.simulator.mixed import Kind, Queue, draw_queue
-from iodaemon.simulator.pair import Criterion, overcommitted, pick, pick_everywhere
 from iodaemon.simulator.run import simulate
-from iodaemon.simulator.site import rules_of
-from iodaemon.simulator.study.together import Study
+from iodaemon.simulator.site import Kind, Queue, draw_queue, rules_of
+from iodaemon.simulator.study.together import Criterion, Study, overcommitted, pick, pick_everywhere
 
 EXPERIMENTS = shipped("sim") / "experiments"
 KINDS = (
@@ -131,8 +130,7 @@ def test_what_is_shipped_can_be_run_and_its_targets_are_measured():
             {**row, "machine": task.place, "pair": task.pair, **dict.fromkeys(MEASURES, 1.0)}
             for task in made.tasks([1])
         ]
-        wanted = {target["id"] for target in document["target"]}
-        assert wanted == made.measure(rows).keys()
+        assert targets(name).keys() == made.measure(rows).keys()
 
 
 MEASURES = (

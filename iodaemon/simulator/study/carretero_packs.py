@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -10,35 +11,132 @@ import msgspec
 from iodaemon.core.measure import geometric_mean, mean
 from iodaemon.simulator.carretero import (
     Generator,
-    Law,
     Loads,
     LoadTask,
     draw_workloads,
     load_tasks,
 )
 from iodaemon.simulator.experiment import Figure, Row, Series
-from iodaemon.simulator.kernel.run import Engine
+from iodaemon.simulator.kernel import Engine
 from iodaemon.simulator.packed import (
-    Outcome,
     PackOrder,
-    PhaseOrder,
     Setting,
     parse_strategy,
     run_strategies,
 )
-from iodaemon.simulator.packed_rows import (
-    Pair,
-    Value,
-    by_seed,
-    class_means,
-    load_figure,
-    mean_of,
-    pair_up,
-    ratio_of,
-    steps,
-    value_of,
-)
-from iodaemon.simulator.series import printed, ranged
+from iodaemon.simulator.table import group, numbers, printed, ranged, where
+
+EDGES: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
+"""Bounds of the classes of realised I/O load in which lines are drawn and claims are read. Below 1
+the I/O node has room for all, and nothing depends on the load."""
+WORKLOAD: Final = ("seed", "wanted_load", "number")
+"""What tells one workload from the others."""
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """What a strategy made of a workload, and what the base made of it."""
+
+    row: Row
+    base: Row
+
+    def ratio(self, key: str) -> float:
+        """Of a column, relative to the base."""
+        return float(self.row[key]) / float(self.base[key])
+
+
+Value = Callable[[Pair], float]
+
+
+def ratio_of(key: str) -> Value:
+    """A column, relative to the base."""
+    return lambda pair: pair.ratio(key)
+
+
+def value_of(key: str) -> Value:
+    """A column as it is."""
+    return lambda pair: float(pair.row[key])
+
+
+def pair_up(rows: Iterable[Row], base: str) -> dict[str, list[Pair]]:
+    """Every strategy's rows beside those of the base, by its name; the base is there too."""
+    held = where(rows, kind="workload")
+    bases = {_workload(row): row for row in where(held, policy=base)}
+    return {
+        policy: [Pair(row, bases[_workload(row)]) for row in own]
+        for policy, own in group(held, "policy").items()
+    }
+
+
+def mean_of(pairs: Iterable[Pair], value: Value) -> float:
+    """The geometric mean, as everywhere with ratios."""
+    return geometric_mean([value(pair) for pair in pairs])
+
+
+def by_seed(pairs: Iterable[Pair]) -> list[list[Pair]]:
+    """One list a seed."""
+    found: dict[object, list[Pair]] = {}
+    for pair in pairs:
+        found.setdefault(pair.row["seed"], []).append(pair)
+    return list(found.values())
+
+
+def by_class(pairs: Iterable[Pair]) -> list[list[Pair]]:
+    """One list a class of load, by rising load; empty classes are left out."""
+    classes: list[list[Pair]] = [[] for _ in range(len(EDGES) + 1)]
+    for pair in pairs:
+        load = float(pair.row["load"])
+        classes[sum(load >= edge for edge in EDGES)].append(pair)
+    return [each for each in classes if each]
+
+
+def class_means(pairs: Iterable[Pair], value: Value) -> list[float]:
+    """The mean in each class."""
+    return [mean_of(each, value) for each in by_class(pairs)]
+
+
+def steps(pairs: Iterable[Pair], value: Value) -> list[float]:
+    """From class to class of each seed: the next mean relative to the one before.
+
+    All below 1: it falls with the load on every seed; all above: it rises.
+    """
+    return [
+        after / before
+        for seed in by_seed(pairs)
+        for before, after in itertools.pairwise(class_means(seed, value))
+    ]
+
+
+def line(label: str, pairs: Sequence[Pair], value: Value) -> Series:
+    """Means by class of load over all seeds, and the range of the seeds' own means."""
+    x, y, low, high = [], [], [], []
+    for each in by_class(pairs):
+        of_seeds = [mean_of(seed, value) for seed in by_seed(each)]
+        x.append(geometric_mean([float(pair.row["load"]) for pair in each]))
+        y.append(mean_of(each, value))
+        low.append(min(of_seeds))
+        high.append(max(of_seeds))
+    return Series(label=label, x=tuple(x), y=tuple(y), low=tuple(low), high=tuple(high))
+
+
+def load_figure(
+    name: str, title: str, y_label: str, lines: Mapping[str, tuple[Sequence[Pair], Value]]
+) -> Figure:
+    """Lines over the realised load, with the base at 1."""
+    return Figure(
+        name=name,
+        title=title,
+        x_label="I/O load (alpha)",
+        y_label=y_label,
+        kind="line",
+        series=tuple(line(label, *drawn) for label, drawn in lines.items()),
+        log_x=True,
+        line_y=1.0,
+    )
+
+
+def _workload(row: Row) -> tuple[str | int | float, ...]:
+    return tuple(row[key] for key in WORKLOAD)
+
 
 BASE: Final = "first-fit/fifo"
 """What everything is relative to: "globally referred to as First-Fit" (section 6.2.3)."""
@@ -63,13 +161,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         io_nodes: how many; the packs are the same, their places differ.
         loads: how the list of alpha_gen goes on.
         workloads: of each load and seed.
-        law: of the number of nodes of an application.
         sigma: standard deviation of v / w.
         applications: in a workload, from and to.
         iterations: of an application, from and to.
         compute_s: of a compute phase, from and to.
         pack_order: in which order packs are looked at.
-        phase_order: what an iteration begins with.
         engine: how the packs are run.
     """
 
@@ -78,13 +174,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     io_nodes: tuple[int, ...] = (1, 3, 5)
     loads: Loads = "integer"
     workloads: int = 10
-    law: Law = "binomial"
     sigma: float = 0.1
     applications: tuple[int, int] = (25, 100)
     iterations: tuple[int, int] = (250, 1000)
     compute_s: tuple[float, float] = (10.0, 100.0)
     pack_order: PackOrder = "best-fit"
-    phase_order: PhaseOrder = "compute-first"
     engine: Engine = "auto"
 
     def __post_init__(self) -> None:
@@ -109,10 +203,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         names = tuple(dict.fromkeys((BASE, *self.policies)))
         strategies = [parse_strategy(name) for name in names]
         rows: list[Row] = []
-        for where, applications in draw_workloads(task, self._generator(), self.workloads):
+        for head, applications in draw_workloads(task, self._generator(), self.workloads):
             outcomes = run_strategies(applications, strategies, self._setting())
             for name, outcome in zip(names, outcomes, strict=True):
-                rows.append({**where, "policy": name, **outcome_columns(outcome, self.io_nodes)})
+                rows.append({**head, "policy": name, **outcome})
         return rows
 
     def measure(self, rows: Sequence[Row]) -> Mapping[str, float]:
@@ -165,7 +259,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     def _generator(self) -> Generator:
         return Generator(
             partition_nodes=self.partition_nodes,
-            law=self.law,
             sigma=self.sigma,
             applications=self.applications,
             iterations=self.iterations,
@@ -177,25 +270,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             partition_nodes=self.partition_nodes,
             io_nodes=self.io_nodes,
             pack_order=self.pack_order,
-            phase_order=self.phase_order,
             engine=self.engine,
         )
-
-
-def outcome_columns(outcome: Outcome, io_nodes: Sequence[int]) -> Row:
-    """An outcome as columns of a row."""
-    makespans = zip(io_nodes, outcome.makespans_s, strict=True)
-    return {
-        "packs": outcome.packs,
-        "stretch": outcome.stretch,
-        "ideal_s": outcome.ideal_s,
-        "real_s": outcome.real_s,
-        "worst_ratio": outcome.worst_ratio,
-        "exec_node_s": outcome.exec_node_s,
-        "delay_node_s": outcome.delay_node_s,
-        "idle_node_s": outcome.idle_node_s,
-        **{f"makespan_{count}_s": makespan_s for count, makespan_s in makespans},
-    }
 
 
 def _real_by_ideal(pair: Pair) -> float:
@@ -247,7 +323,7 @@ def _split_of_time(pairs: Sequence[Pair]) -> dict[str, float]:
 def _parts(rows: Iterable[Row]) -> dict[str, float]:
     held = list(rows)
     keys = ("exec", "delay", "idle")
-    return {key: mean([float(row[f"{key}_node_s"]) for row in held]) for key in keys}
+    return {key: mean(numbers(held, f"{key}_node_s")) for key in keys}
 
 
 def _split_figure(pairs: Mapping[str, Sequence[Pair]]) -> Figure:

@@ -13,8 +13,9 @@ from iodaemon.core.measure import stretch
 from iodaemon.policy.list_order import ORDERS
 from iodaemon.simulator.carretero import Application
 from iodaemon.simulator.experiment import Figure, Row, Series
-from iodaemon.simulator.kernel.run import Batch, Engine, finish_times
-from iodaemon.simulator.packed import PhaseOrder, find_order
+from iodaemon.simulator.kernel import Batch, Engine, finish_times
+from iodaemon.simulator.packed import find_order
+from iodaemon.simulator.table import group, where
 
 BASE: Final = "fifo"
 """What makespans are relative to (figures 6 and 8)."""
@@ -51,7 +52,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         policies: list orders by name; one's own is ``my.module:function``.
         batches: factors of all iterations ("iteration batches"), each of which leaves every
             application whole ones; the measures are taken at 1.
-        phase_order: what an iteration begins with.
         step_s: phases are rounded up to whole steps, as in a simulator with fixed increments;
             0: exact times.
         engine: how it is run.
@@ -60,7 +60,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     jobs: tuple[Application, ...]
     policies: tuple[str, ...] = tuple(ORDERS)
     batches: tuple[float, ...] = (0.004, 0.02, 0.1, 0.5, 1.0, 4.0, 16.0, 64.0)
-    phase_order: PhaseOrder = "compute-first"
     step_s: float = 0.0
     engine: Engine = "auto"
 
@@ -95,8 +94,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             batch.add_job(self._whole(job.compute_s), self._whole(job.io_s), iterations)
         batch.end_pack()
         order = find_order(task.policy)
-        io_first = self.phase_order == "io-first"
-        ends_s = finish_times(batch, order, io_first=io_first, engine=self.engine)
+        ends_s = finish_times(batch, order, engine=self.engine)
         phases = zip(batch.compute_s, batch.io_s, batch.iterations, strict=True)
         alone_s = [n * (w + v) for w, v, n in phases]
         stretches = [stretch(end, alone) for end, alone in zip(ends_s, alone_s, strict=True)]
@@ -192,11 +190,10 @@ def _whole_iterations(job: Application, batch: float) -> int:
 
 
 def _table(rows: Sequence[Row], key: str) -> Table:
-    table: Table = {}
-    for row in rows:
-        if row["kind"] == "run":
-            table.setdefault(str(row["policy"]), {})[float(row["batch"])] = float(row[key])
-    return table
+    return {
+        policy: {float(row["batch"]): float(row[key]) for row in own}
+        for policy, own in group(where(rows, kind="run"), "policy").items()
+    }
 
 
 def _relative(table: Table) -> Table:
@@ -241,12 +238,12 @@ def _changes(worst: Table) -> dict[str, float]:
 
 def _stretches(rows: Sequence[Row], policy: str) -> dict[int, dict[float, float]]:
     """By application, then by batch."""
-    table: dict[int, dict[float, float]] = {}
-    for row in rows:
-        if row["kind"] == "application" and row["policy"] == policy:
-            number, batch = int(row["application"]), float(row["batch"])
-            table.setdefault(number, {})[batch] = float(row["stretch"])
-    return table
+    return {
+        number: {float(row["batch"]): float(row["stretch"]) for row in own}
+        for number, own in group(
+            where(rows, kind="application", policy=policy), "application"
+        ).items()
+    }
 
 
 def _delays_them(rows: Sequence[Row], policy: str) -> bool:

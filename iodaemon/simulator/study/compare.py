@@ -36,7 +36,7 @@ from iodaemon.registry import nearest
 from iodaemon.simulator.experiment import Figure, Row, Series
 from iodaemon.simulator.run import Result, Submission, simulate
 from iodaemon.simulator.scenario import Disk, JobLine, Link, Room
-from iodaemon.simulator.series import ranged
+from iodaemon.simulator.table import group, numbers, ranged, where
 from iodaemon.simulator.workload import Mix, random_workload
 
 DAY_S: Final = 86400.0
@@ -146,7 +146,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         """Means over the seeds by ``POLICY.MEASURE``, such as ``default.mean_stretch``."""
         runs = _runs(rows)
         return {
-            f"{policy}.{measure}": mean([float(row[measure]) for row in alike])
+            f"{policy}.{measure}": mean(numbers(alike, measure))
             for policy, alike in runs.items()
             for measure in MEASURES
         }
@@ -260,24 +260,19 @@ def _sums(result: Result, rows: Sequence[Row]) -> Row:
         "mean_turnaround_s": mean_turnaround_s(completed),
         "mean_stretch": mean(stretches),
         "jain": jain_index(stretches),
-        "suspended_s": sum(float(row["suspended_s"]) for row in rows),
+        "suspended_s": sum(numbers(rows, "suspended_s")),
         "jobs": len(rows),
         "not_completed": len(rows) - len(completed),
     }
 
 
 def _stretches(rows: Sequence[Row]) -> list[float]:
-    values = [float(row["stretch"]) for row in rows]
-    return [value for value in values if not math.isnan(value)]
+    return [value for value in numbers(rows, "stretch") if not math.isnan(value)]
 
 
 def _runs(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The sums by policy, in the order of the tasks."""
-    runs: dict[str, list[Row]] = {}
-    for row in rows:
-        if row["kind"] == "run":
-            runs.setdefault(str(row["policy"]), []).append(row)
-    return runs
+    return group(where(rows, kind="run"), "policy")
 
 
 def _ratios(measure: str, alike: Sequence[Row], first: Sequence[Row]) -> list[float]:
@@ -293,15 +288,14 @@ def _relative_series(policy: str, alike: Sequence[Row], first: Sequence[Row]) ->
 
 
 def _stretch_series(policy: str, rows: Sequence[Row]) -> Series:
-    own = [row for row in rows if row["kind"] == "job" and row["policy"] == policy]
-    values = tuple(_stretches(own))
+    values = tuple(_stretches(where(rows, kind="job", policy=policy)))
     return Series(label=policy, x=(policy,) * len(values), y=values)
 
 
 def _summary_row(policy: str, alike: Sequence[Row], first: Sequence[Row]) -> Row:
     row: Row = {"kind": "summary", "policy": policy}
     for measure in MEASURES:
-        row[measure] = mean([float(one[measure]) for one in alike])
+        row[measure] = mean(numbers(alike, measure))
     row["not_completed"] = sum(int(one["not_completed"]) for one in alike)
     ratios = _ratios("mean_turnaround_s", alike, first)
     if ratios:

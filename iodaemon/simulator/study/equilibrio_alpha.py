@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgspec
-
-from iodaemon.simulator.cluster import Cluster
-from iodaemon.simulator.equilibrio import Mix
 from iodaemon.simulator.equilibrio_rows import (
     box_figures,
     by_seed,
@@ -16,52 +12,31 @@ from iodaemon.simulator.equilibrio_rows import (
     displacement_figure,
     line,
     means,
-    of_kind,
 )
-from iodaemon.simulator.equilibrio_run import Bound, Delta, Point, run_point, setup_of
+from iodaemon.simulator.equilibrio_run import Point, Setup, run_point
 from iodaemon.simulator.experiment import Figure, Row
-from iodaemon.simulator.run import StepPer
-from iodaemon.simulator.series import printed
+from iodaemon.simulator.table import printed, where
 
 PUBLISHED: Final = {0.0: 0.78, 0.1: 0.59, 0.2: 0.48, 0.3: 0.38, 0.4: 0.21, 0.5: 0.07, 0.6: 0.06}
 """Mean distance by alpha, as the slides print it, GB/s."""
-PUBLISHED_IO: Final = {0.0: 64.0, 0.5: 3.6}
-"""Median I/O slowdown in percent ("Conclusion & outlook")."""
 FIRST, BALANCED = 0.0, 0.5
 
 
-class Study(msgspec.Struct, frozen=True, kw_only=True):
+class Study(Setup, frozen=True, kw_only=True):
     """One workload a seed, under every alpha.
 
     Attributes:
         alphas: of the rule.
-        mix: of the workload.
-        cluster: the platform.
-        records: a CSV file of real jobs for those with low to medium I/O; empty: from laws.
-        bound: until when a backfilled job must have ended: as the last that runs, or before the
-            first in the queue has room (EASY).
-        intensity_delta: what is compared with W: S with the job, or the job's own.
-        step_per: the rule is asked once for all that happens in one instant, or after each event.
     """
 
     alphas: tuple[float, ...] = tuple(PUBLISHED)
-    mix: Mix = Mix()
-    cluster: Cluster = Cluster()
-    records: str = ""
-    bound: Bound = "max"
-    intensity_delta: Delta = "system"
-    step_per: StepPer = "instant"
 
     def __post_init__(self) -> None:
         """Refuse what the rule refuses."""
         if not self.alphas:
             raise ValueError("alphas is empty; name at least one")
         for alpha in self.alphas:
-            setup_of(self).rules(alpha)
-
-    def remarks(self) -> Sequence[str]:
-        """On the file of records."""
-        return setup_of(self).remarks()
+            self.rules(alpha)
 
     def tasks(self, seeds: Sequence[int]) -> Sequence[Point]:
         """A run each; the first seed is drawn."""
@@ -73,7 +48,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def run(self, task: Point) -> Sequence[Row]:
         """Its measures."""
-        return run_point(setup_of(self), task)
+        return run_point(self, task)
 
     def measure(self, rows: Sequence[Row]) -> Mapping[str, float | None]:
         """Targets E1 to E4, as far as their alphas were run."""
@@ -161,9 +136,9 @@ def _displaced(rows: Sequence[Row]) -> dict[str, float | None]:
 
 
 def _course(rows: Sequence[Row], alpha: float) -> Figure:
-    held = [row for row in of_kind(rows, "course") if row["alpha"] == alpha]
+    held = where(rows, kind="course", alpha=alpha)
     seed = held[0]["seed"]
-    (run,) = (row for row in of_kind(rows, "run") if (row["seed"], row["alpha"]) == (seed, alpha))
+    (run,) = where(rows, kind="run", seed=seed, alpha=alpha)
     return course_figure(
         held,
         name=f"course-{alpha:g}",
@@ -173,7 +148,7 @@ def _course(rows: Sequence[Row], alpha: float) -> Figure:
 
 
 def _distance_figure(rows: Sequence[Row]) -> Figure:
-    ours = line("mean over the seeds", of_kind(rows, "run"), "alpha", "distance_gb_per_s")
+    ours = line("mean over the seeds", rows, "alpha", "distance_gb_per_s")
     return Figure(
         name="distance",
         title="Mean distance between S and W by alpha; range over seeds",

@@ -6,20 +6,11 @@ Source: Özden, Tarraf, Wolf, CLUSTER 2025, which leaves an adapting alpha as fu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from iodaemon.simulator.balanced import (
-    Run,
-    admission_rules,
-    check_compared,
-    every_run,
-    figure,
-    means,
-    summary,
-    sums,
-)
+from iodaemon.simulator.balanced import Comparison, Run, figure, means, sums
 from iodaemon.simulator.cluster import Cluster, ClusterJob, run_cluster
 from iodaemon.simulator.equilibrio import Mix, draw_workload
 from iodaemon.simulator.experiment import Figure, Row
@@ -52,36 +43,15 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
         return (*first, *moved)
 
 
-class Study(msgspec.Struct, frozen=True, kw_only=True):
-    """Policies by workloads.
+class Study(Comparison, frozen=True, kw_only=True):
+    """Policies by workloads; ``auto`` is the one that is judged."""
 
-    Attributes:
-        policies: rules for admission by label; the first is the one to compare with, ``auto`` the
-            one that is judged.
-        workloads: at least one.
-        cluster: the machine.
-    """
-
-    policies: dict[str, dict[str, Any]]
     workloads: tuple[Workload, ...]
-    cluster: Cluster = Cluster()
-
-    def __post_init__(self) -> None:
-        """Refuse what compares nothing."""
-        check_compared(self.policies, self.workloads)
-
-    def tasks(self, seeds: Sequence[int]) -> Sequence[Run]:
-        """Every policy on every workload of every seed.
-
-        Raises:
-            ConfigError: a rule is not there, or does not take its parameters.
-        """
-        return every_run(self.policies, self.workloads, seeds)
 
     def run(self, task: Run) -> Sequence[Row]:
         """One row."""
-        (workload,) = (each for each in self.workloads if each.id == task.workload)
-        rules = admission_rules(task.policy, self.policies[task.policy])
+        workload: Workload = self.workload(task)
+        rules = self.rules(task.policy)
         lived = run_cluster(
             self.cluster, rules, workload.draw(self.cluster, task.seed), seed=task.seed
         )
@@ -128,10 +98,6 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             figure(rows, "wait_s", f"Mean wait; {which}", "s"),
             figure(rows, "displacement", f"Mean displacement; {which}", "places"),
         ]
-
-    def summary(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """A row a workload and policy."""
-        return summary(rows)
 
 
 _LITTLE: Final = 1e-3

@@ -5,30 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgspec
-
 from iodaemon.core.measure import mean
-from iodaemon.simulator.cluster import Cluster
-from iodaemon.simulator.equilibrio import Mix
 from iodaemon.simulator.equilibrio_rows import (
     box_figures,
     by_seed,
     displacement_figure,
     line,
     means,
-    of_kind,
     percent_words,
 )
-from iodaemon.simulator.equilibrio_run import Bound, Delta, Point, run_point, setup_of
+from iodaemon.simulator.equilibrio_run import Point, Setup, run_point
 from iodaemon.simulator.experiment import Figure, Row
-from iodaemon.simulator.run import StepPer
 from iodaemon.simulator.study.equilibrio_alpha import summary_rows
+from iodaemon.simulator.table import where
 
 KNOWLEDGE: Final = (1.0, 0.85, 0.7, 0.55, 0.4, 0.25, 0.1, 0.0)
 ALL, NOTHING = 1.0, 0.0
 
 
-class Study(msgspec.Struct, frozen=True, kw_only=True):
+class Study(Setup, frozen=True, kw_only=True):
     """One workload a seed, with less and less knowledge; and first come, first served.
 
     Attributes:
@@ -37,23 +32,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         draws: so often is drawn, for each seed, which jobs these are; of 40 known jobs with high
             I/O among 160 one draw says little.
         alpha: of the rule.
-        mix: of the workload.
-        cluster: the platform.
-        records: a CSV file of real jobs for those with low to medium I/O; empty: from laws.
-        bound: until when a backfilled job must have ended.
-        intensity_delta: what is compared with W.
-        step_per: the rule is asked once for all that happens in one instant, or after each event.
     """
 
     knowledge: tuple[float, ...] = KNOWLEDGE
     draws: int = 3
     alpha: float = 0.5
-    mix: Mix = Mix()
-    cluster: Cluster = Cluster()
-    records: str = ""
-    bound: Bound = "max"
-    intensity_delta: Delta = "system"
-    step_per: StepPer = "instant"
 
     def __post_init__(self) -> None:
         """Refuse what is no part, what gives nothing to compare with, what the rule refuses."""
@@ -67,11 +50,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(
                 f"alpha is {self.alpha:g}; it must be above 0: 0 asks for no knowledge"
             )
-        setup_of(self).rules(self.alpha)
-
-    def remarks(self) -> Sequence[str]:
-        """On the file of records."""
-        return setup_of(self).remarks()
+        self.rules(self.alpha)
 
     def tasks(self, seeds: Sequence[int]) -> Sequence[Point]:
         """A run each, and one with alpha 0 for the comparison of schedules."""
@@ -87,7 +66,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def run(self, task: Point) -> Sequence[Row]:
         """Its measures; of alpha 0 the schedule alone."""
-        rows = run_point(setup_of(self), task)
+        rows = run_point(self, task)
         if task.alpha > 0.0:
             return rows
         return [{"kind": "arrival", "seed": task.seed, "schedule": rows[0]["schedule"]}]
@@ -118,7 +97,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
                 x_label="part of the jobs whose I/O is known",
                 y_label="median I/O slowdown, %",
                 kind="line",
-                series=(line("median", of_kind(rows, "run"), "knowledge", "io_slowdown_percent"),),
+                series=(line("median", rows, "knowledge", "io_slowdown_percent"),),
             ),
             displacement_figure(rows, "knowledge", "jobs whose I/O is known", percent_words),
         ]
@@ -141,8 +120,6 @@ def kept_gains(rows: Sequence[Row]) -> dict[float, list[float]]:
 
 def _is_by_arrival(rows: Sequence[Row]) -> bool:
     """Whether nothing known and alpha 0 give the same schedules, to the last bit."""
-    arrival = {row["seed"]: row["schedule"] for row in of_kind(rows, "arrival")}
-    unknown = {
-        row["seed"]: row["schedule"] for row in of_kind(rows, "run") if row["knowledge"] == NOTHING
-    }
+    arrival = {row["seed"]: row["schedule"] for row in where(rows, kind="arrival")}
+    unknown = {row["seed"]: row["schedule"] for row in where(rows, kind="run", knowledge=NOTHING)}
     return arrival == unknown

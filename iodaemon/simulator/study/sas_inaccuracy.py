@@ -10,18 +10,10 @@ import msgspec
 from iodaemon.policy.admission import storage_aware
 from iodaemon.simulator.experiment import Figure, Row
 from iodaemon.simulator.sas import Load, Site
-from iodaemon.simulator.sas_figures import figure_5
-from iodaemon.simulator.sas_point import RANDOM, SAS, SILENT, Point, run_point
-from iodaemon.simulator.sas_rows import (
-    HOUR_S,
-    MAKESPAN,
-    TURNAROUND,
-    along,
-    fitted,
-    those,
-    used,
-)
+from iodaemon.simulator.sas_rows import HOUR_S, MAKESPAN, TURNAROUND, figure_5, fitted, used
+from iodaemon.simulator.sas_run import RANDOM, SAS, SILENT, Point, run_point
 from iodaemon.simulator.study.sas_random import steps
+from iodaemon.simulator.table import means, where
 
 SMALL: Final = 0.25
 """Up to here theta is small."""
@@ -83,10 +75,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def measure(self, rows: Sequence[Row]) -> Mapping[str, float | None]:
         """Targets A8 and A9."""
-        sas, drawn = those(rows, way=SAS), those(rows, way=RANDOM)
+        sas, drawn = where(rows, way=SAS), where(rows, way=RANDOM)
         found: _Values = {}
         for name, column in (("makespan", MAKESPAN), ("turnaround", TURNAROUND)):
-            by_theta, by_p = along(sas, "theta", column), along(drawn, "p", column)
+            by_theta, by_p = means(sas, "theta", column), means(drawn, "p", column)
             best = min(by_p.values())
             found[f"A8-{name}"] = max(by_theta.values()) / best
             small = [value for theta, value in by_theta.items() if theta <= SMALL]
@@ -95,7 +87,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
             found[f"A8-{name}-large"] = max(large) / best
             found[f"A8-{name}-whole"] = max(by_theta.values()) / max(by_p.values())
         for name, column in (("hps-jobs", "fast_jobs"), ("lps-jobs", "slow_jobs")):
-            found[f"A8-{name}"] = fitted(along(sas, "theta", column), 1).factors[-1]
+            found[f"A8-{name}"] = fitted(means(sas, "theta", column), 1).factors[-1]
         found["A8-hps"] = fitted(used(sas, "theta", "byte_s"), 1).factors[-1]
         nodes = used(sas, "theta", "node_s")
         found["A8-nodes"] = max(nodes.values()) - min(nodes.values())
@@ -103,8 +95,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def summary(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Means by theta."""
-        sas = those(rows, way=SAS)
-        columns = [along(sas, "theta", column) for column in (MAKESPAN, TURNAROUND, "fast_jobs")]
+        sas = where(rows, way=SAS)
+        columns = [means(sas, "theta", column) for column in (MAKESPAN, TURNAROUND, "fast_jobs")]
         uses = [used(sas, "theta", what) for what in ("node_s", "byte_s")]
         return [
             {
@@ -126,7 +118,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
 def _silent(rows: Sequence[Row]) -> _Values:
     """A9: who says nothing is on the slow tier, and all goes as if there were no other."""
-    silent, slow = those(rows, way=SILENT), those(rows, way=RANDOM, p=0.0)
+    silent, slow = where(rows, way=SILENT), where(rows, way=RANDOM, p=0.0)
     columns = (MAKESPAN, TURNAROUND, "node_s")
     pairs = zip(silent, slow, strict=True)
     return {

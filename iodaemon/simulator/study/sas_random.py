@@ -10,22 +10,20 @@ import msgspec
 from iodaemon.policy.admission import storage_aware
 from iodaemon.simulator.experiment import Figure, Row
 from iodaemon.simulator.sas import Load, Site
-from iodaemon.simulator.sas_figures import figure_3
-from iodaemon.simulator.sas_point import RANDOM, SAS, Point, run_point
 from iodaemon.simulator.sas_rows import (
     HOUR_S,
     MAKESPAN,
     TURNAROUND,
     Fit,
-    along,
     falls,
+    figure_3,
     fitted,
-    levels,
     ratio_at,
     ratio_to_best,
-    those,
     used,
 )
+from iodaemon.simulator.sas_run import RANDOM, SAS, Point, run_point
+from iodaemon.simulator.table import group, levels, means, where
 
 QUARTERS: Final = (0.0, 0.25, 0.5, 0.75, 1.0)
 NEAR_MAKESPAN: Final = (0.35, 0.85)
@@ -91,10 +89,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         found: _Values = {}
         near, later = [], []
         for gb in levels(rows, "gb"):
-            here = those(rows, gb=gb)
-            drawn = those(here, way=RANDOM)
-            makespan = fitted(along(drawn, "p", MAKESPAN), 2)
-            turnaround = fitted(along(drawn, "p", TURNAROUND), 2)
+            here = where(rows, gb=gb)
+            drawn = where(here, way=RANDOM)
+            makespan = fitted(means(drawn, "p", MAKESPAN), 2)
+            turnaround = fitted(means(drawn, "p", TURNAROUND), 2)
             found[f"A1-{gb:g}"] = makespan.lowest
             found[f"A1-ends-{gb:g}"] = float(makespan.has_valley)
             near.append(_is_near(makespan, NEAR_MAKESPAN))
@@ -109,10 +107,10 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         """Means by capacity and p, SAS last."""
         lines: list[Row] = []
         for gb in levels(rows, "gb"):
-            here = those(rows, gb=gb)
+            here = where(rows, gb=gb)
             for way in (RANDOM, SAS):
-                of = those(here, way=way)
-                columns = [along(of, "p", column) for column in (MAKESPAN, TURNAROUND, "fast_jobs")]
+                of = where(here, way=way)
+                columns = [means(of, "p", column) for column in (MAKESPAN, TURNAROUND, "fast_jobs")]
                 uses = [used(of, "p", what) for what in ("node_s", "byte_s")]
                 lines += [_line(gb, way, p, columns, uses) for p in columns[0]]
         return lines
@@ -159,7 +157,7 @@ def _better(rows: Sequence[Row], gb: float) -> _Values:
 
 def _use(rows: Sequence[Row], gb: float) -> _Values:
     """A5 and A6."""
-    drawn, sas = those(rows, way=RANDOM), those(rows, way=SAS)
+    drawn, sas = where(rows, way=RANDOM), where(rows, way=SAS)
     nodes, space = used(drawn, "p", "node_s"), used(drawn, "p", "byte_s")
     return {
         f"A5-nodes-{gb:g}": used(sas, "gb", "node_s")[gb],
@@ -172,15 +170,11 @@ def _use(rows: Sequence[Row], gb: float) -> _Values:
 
 def _larger(rows: Sequence[Row]) -> _Values:
     """A4: SAS with more capacity in parts of SAS with less."""
-    sas = those(rows, way=SAS)
+    sas = where(rows, way=SAS)
     found: _Values = {}
     for name, column in (("makespan", MAKESPAN), ("turnaround", TURNAROUND)):
-        by_gb = list(along(sas, "gb", column).values())
+        by_gb = list(means(sas, "gb", column).values())
         found[f"A4-{name}"] = by_gb[-1] / by_gb[0]
-        each = [list(along(those(sas, seed=seed), "gb", column).values()) for seed in _seeds(sas)]
+        each = [[*means(own, "gb", column).values()] for own in group(sas, "seed").values()]
         found[f"A4-{name}-every"] = max(values[-1] / values[0] for values in each)
     return found
-
-
-def _seeds(rows: Sequence[Row]) -> list[int]:
-    return sorted({int(row["seed"]) for row in rows})

@@ -11,18 +11,17 @@ import msgspec
 from iodaemon.policy.admission import storage_aware
 from iodaemon.simulator.experiment import Figure, Row
 from iodaemon.simulator.sas import Load, Site
-from iodaemon.simulator.sas_figures import figure_4, sweep_figure
-from iodaemon.simulator.sas_point import SAS, Point, run_point
 from iodaemon.simulator.sas_rows import (
     HOUR_S,
     MAKESPAN,
     TURNAROUND,
-    along,
-    levels,
+    figure_4,
     ratio_to_best,
-    those,
+    sweep_figure,
 )
+from iodaemon.simulator.sas_run import SAS, Point, run_point
 from iodaemon.simulator.study import sas_random
+from iodaemon.simulator.table import levels, means, where
 
 ENOUGH: Final = 1.02
 """A staging is enough with which the makespan is at most so many times that with the most."""
@@ -94,30 +93,30 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def measure(self, rows: Sequence[Row]) -> Mapping[str, float | None]:
         """Target A7, and the least staging that is enough, by capacity."""
-        runs, sweep = those(rows, kind="run"), those(rows, kind=SWEEP)
+        runs, sweep = where(rows, kind="run"), where(rows, kind=SWEEP)
         found: _Values = {}
         better = []
         for k in levels(runs, "k"):
-            here = those(runs, k=k)
-            sas = those(here, way=SAS)
+            here = where(runs, k=k)
+            sas = where(here, way=SAS)
             for name, column in (("makespan", MAKESPAN), ("turnaround", TURNAROUND)):
-                by_gb = along(sas, "gb", column)
+                by_gb = means(sas, "gb", column)
                 found[f"A7-{name}-k{k:g}"] = by_gb[max(by_gb)] / by_gb[min(by_gb)]
-                ratios = [ratio_to_best(those(here, gb=gb), column) for gb in by_gb]
+                ratios = [ratio_to_best(where(here, gb=gb), column) for gb in by_gb]
                 better += [ratio < 1.0 for ratio in ratios]
                 for gb, ratio in zip(by_gb, ratios, strict=True):
                     found[f"A7-{name}-k{k:g}-{gb:g}"] = ratio
         found["A7-mostly"] = sum(better) / len(better)
         found |= _slow(runs) | _worse(sweep)
-        return found | {f"B-{gb:g}": enough_k(those(sweep, gb=gb)) for gb in levels(sweep, "gb")}
+        return found | {f"B-{gb:g}": enough_k(where(sweep, gb=gb)) for gb in levels(sweep, "gb")}
 
     def summary(self, rows: Sequence[Row]) -> Sequence[Row]:
         """The sweep: hours of makespan and turnaround, and jobs on the fast tier."""
-        sweep = those(rows, kind=SWEEP)
+        sweep = where(rows, kind=SWEEP)
         lines: list[Row] = []
         for gb in levels(sweep, "gb"):
-            here = those(sweep, gb=gb)
-            columns = [along(here, "k", column) for column in (MAKESPAN, TURNAROUND, "fast_jobs")]
+            here = where(sweep, gb=gb)
+            columns = [means(here, "k", column) for column in (MAKESPAN, TURNAROUND, "fast_jobs")]
             lines += [
                 {
                     "kind": "summary",
@@ -133,12 +132,12 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def figures(self, rows: Sequence[Row]) -> Sequence[Figure]:
         """Figure 4, and the sweep."""
-        return [*figure_4(those(rows, kind="run")), sweep_figure(those(rows, kind=SWEEP))]
+        return [*figure_4(where(rows, kind="run")), sweep_figure(where(rows, kind=SWEEP))]
 
 
 def enough_k(rows: Sequence[Row]) -> float:
     """The least k from which on more makes the makespan shorter by next to nothing."""
-    by_k = along(rows, "k", MAKESPAN)
+    by_k = means(rows, "k", MAKESPAN)
     most = by_k[max(by_k)]
     found = max(by_k)
     for k in sorted(by_k, reverse=True):
@@ -153,7 +152,7 @@ def _slow(runs: Sequence[Row]) -> _Values:
     ratios = []
     for gb in levels(runs, "gb"):
         for column in (MAKESPAN, TURNAROUND):
-            by_k = list(along(those(runs, gb=gb, way=SAS), "k", column).values())
+            by_k = list(means(where(runs, gb=gb, way=SAS), "k", column).values())
             ratios.append(by_k[0] / by_k[-1])
     return {"A7-slower": min(ratios)}
 
@@ -162,7 +161,7 @@ def _worse(sweep: Sequence[Row]) -> _Values:
     """SAS with the next larger capacity in parts of the smaller, the most, by the least k's."""
     found: _Values = {}
     for name, k in zip(("slowest", "next"), levels(sweep, "k"), strict=False):
-        by_gb = list(along(those(sweep, k=k), "gb", MAKESPAN).values())
+        by_gb = list(means(where(sweep, k=k), "gb", MAKESPAN).values())
         ratios = [large / small for small, large in pairwise(by_gb)]
         found[f"A7-sweep-{name}"] = max(ratios, default=None)
     return found

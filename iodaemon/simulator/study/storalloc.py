@@ -18,14 +18,13 @@ from iodaemon.simulator.storalloc_run import (
     Source,
     Tables,
     check_rules,
-    numbers,
     outcome_of,
-    picked,
     placing_of,
     remarks_on,
     requests_of,
     run_rows,
 )
+from iodaemon.simulator.table import numbers, where
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -139,7 +138,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def summary(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Percent of sum_cap by platform, a column a rule: figure 4 in numbers."""
-        ran = picked(rows, "run", books=self.books, retries=0)
+        ran = where(rows, kind="run", books=self.books, retries=0)
         return [
             {
                 "kind": "summary",

@@ -19,15 +19,13 @@ from iodaemon.simulator.storalloc_run import (
     Tables,
     check_rules,
     effect,
-    numbers,
     outcome_of,
-    picked,
     placing_of,
     remarks_on,
     requests_of,
     run_rows,
-    seeds_of,
 )
+from iodaemon.simulator.table import levels, numbers, where
 
 SSD: Final = NodeClass(
     name="ssd", nodes=2, disks=5, capacity_bytes=1600 * GB, network_bytes_per_s=25e9
@@ -110,16 +108,16 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         """S11, S12, table 5; with correct books the same as report."""
         found: dict[str, float | None] = {}
         for books, mark in ((self.books, ""), ("correct", "-correct")):
-            runs = picked(rows, "run", books=books)
-            disks = picked(rows, "disk", books=books)
+            runs = where(rows, kind="run", books=books)
+            disks = where(rows, kind="disk", books=books)
             for rule in self.policies:
-                of_rule = picked(runs, "run", rule=rule)
+                of_rule = where(runs, rule=rule)
                 found[f"S11-{rule}{mark}"] = mean(numbers(of_rule, "allocated_percent"))
                 found[f"R-{rule}{mark}"] = mean(numbers(of_rule, "mean_gb_per_s"))
                 for name, kind in (("fast", self.fast), ("slow", self.slow)):
                     found[f"S12-{rule}-{name}{mark}"] = self._most(disks, rule, kind)
-        disks = picked(rows, "disk", books=self.books)
-        if base := picked(rows, "run", books=self.books, rule=BASE):
+        disks = where(rows, kind="disk", books=self.books)
+        if base := where(rows, kind="run", books=self.books, rule=BASE):
             found["S11-failed"] = mean(numbers(base, "failed_split"))
         return found | self._effects(disks) | self._preferences(disks)
 
@@ -138,8 +136,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         found: dict[str, float | None] = {}
         means: dict[str, list[tuple[float, float]]] = {}
         for rule in self.policies:
-            for seed in seeds_of(disks):
-                here = picked(disks, "disk", rule=rule, seed=seed)
+            for seed in levels(disks, "seed"):
+                here = where(disks, rule=rule, seed=seed)
                 pair = [
                     mean(numbers(self._of(here, k), "max_alloc")) for k in (self.fast, self.slow)
                 ]
@@ -156,10 +154,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def _most(self, disks: Sequence[Row], rule: str, kind: NodeClass) -> float | None:
         """The most allocations of a disk of this kind; the mean over the seeds."""
-        of_rule = self._of(picked(disks, "disk", rule=rule), kind)
+        of_rule = self._of(where(disks, rule=rule), kind)
         most = [
-            max(numbers(picked(of_rule, "disk", seed=seed), "max_alloc"))
-            for seed in seeds_of(of_rule)
+            max(numbers(where(of_rule, seed=seed), "max_alloc")) for seed in levels(of_rule, "seed")
         ]
         return mean(most) if most else None
 
@@ -167,9 +164,9 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
         """A line a rule and kind of books."""
         found: list[Row] = []
         for books in ("artefact", "correct"):
-            disks = picked(rows, "disk", books=books)
+            disks = where(rows, kind="disk", books=books)
             for rule in self.policies:
-                runs = picked(rows, "run", books=books, rule=rule)
+                runs = where(rows, kind="run", books=books, rule=rule)
                 found.append(
                     {
                         "kind": "summary",
@@ -188,8 +185,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     def figures(self, rows: Sequence[Row]) -> Sequence[Figure]:
         """Figures 10 and 11."""
-        disks = picked(rows, "disk", books=self.books)
-        base = picked(disks, "disk", rule=BASE)
+        disks = where(rows, kind="disk", books=self.books)
+        base = where(disks, rule=BASE)
         kinds: list[Row] = [
             {**row, "node": kind.name}
             for kind in (self.fast, self.slow)
