@@ -99,9 +99,12 @@ before its I/O; one that came to its walltime moved what it moves, for as long a
 
 
 def moved_bytes_per_s(job: Job) -> float | None:
-    """What an ended job moved as a mean over the time it ran; None: not known, or hardly ran."""
+    """What an ended job moved as a mean over the time it ran.
+
+    None: not known, not all of it is, or it hardly ran.
+    """
     total_bytes = job.io.total_bytes
-    if total_bytes is None or job.run_s < LEAST_RUN_S:
+    if total_bytes is None or job.io.at_least or job.run_s < LEAST_RUN_S:
         return None
     return max(0, total_bytes) / job.run_s
 

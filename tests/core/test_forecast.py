@@ -251,6 +251,14 @@ def test_a_run_cut_off_by_its_walltime_says_nothing_of_run_times():
     assert row.run_s is None
 
 
+def test_a_total_that_may_be_too_small_teaches_nothing():
+    made = ran(10 * MB)
+    less = msgspec.structs.replace(made, io=msgspec.structs.replace(made.io, at_least=True))
+
+    assert moved_bytes_per_s(made) is not None
+    assert moved_bytes_per_s(less) is None
+
+
 def test_suspended_time_is_no_run_time():
     made = ran(10 * MB, run_s=2.0, suspended_io_s=98.0)
 

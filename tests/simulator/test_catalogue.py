@@ -277,7 +277,7 @@ def test_a_copy_of_a_shipped_experiment_has_its_targets(tmp_path):
     ("before", "after", "message"),
     [
         ("source", "sauce", "mine.csv:2: unknown key 'sauce'; did you mean 'source'"),
-        ("0.48,", "low,", "mine.csv:2: low: "),
+        ("0.48,", "low,", "mine.csv:2: low must be a number"),
         (",0.52", ",0.4", "mine.csv:2 (T1a): low 0.48 is above high 0.4"),
         ("T1b", "T1a", "mine.csv:3 (T1a): id 'T1a' is there twice"),
         (",6,", ",,", "mine.csv:4: 'published' is missing"),
