@@ -135,8 +135,8 @@ def _problem(error: Exception, key: str, value: object, type_: Any) -> str:
         ):
             shown = str(value).lower() if isinstance(value, bool) else repr(value)
             return f"{key}: {shown} is none of {', '.join(map(repr, get_args(choice)))}"
-    if isinstance(value, Mapping):  # msgspec does not say which of its values
-        for name, each in value.items():
+    if isinstance(value, Mapping) and get_origin(type_) is dict:
+        for name, each in value.items():  # msgspec does not say which of them
             try:
                 msgspec.convert({name: each}, type_)
             except msgspec.ValidationError as inner:
