@@ -421,7 +421,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "array": "there are no job arrays: submit one command a line with --from",
     "dependency": "a job cannot wait for another one: 'iod wait ID && iod submit ...'",
     "begin": "a job cannot wait for a time: submit it then, or --hold it and 'iod resume' it",
-    "nodes": "jobs run on this one machine: write --nodes=1",
+    "nodes": "jobs run on this one machine: leave it out",
 }
 _MEANT: Final = frozenset({("export", "ALL"), ("open-mode", "append"), ("no-requeue", "")})
 """What is done here in any case."""
@@ -432,7 +432,7 @@ _MEMORY: Final = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 def why_not(option: str) -> str:
     """Why there is nothing like this option of sbatch, and what to do; empty: there may be."""
     name = option.lstrip("-")
-    return _REFUSED.get(_LETTERS.get(name, name), "") if name not in ("n", "nodes") else ""
+    return _REFUSED.get(_LETTERS.get(name, name), "")
 
 
 class Directives(NamedTuple):

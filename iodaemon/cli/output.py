@@ -196,7 +196,7 @@ def aligned(pairs: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def folded(lines: Iterable[str], indent: int) -> list[str]:
-    """The lines; on a terminal each goes on below itself, so far from the left, if it is long."""
+    """The lines; those that are wider than the terminal go on in the next line, indented."""
     kept = [line.rstrip() for line in lines]
     most = terminal_columns()
     if most is None or most < 2 * indent or max(map(len, kept), default=0) <= most:

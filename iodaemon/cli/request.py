@@ -324,7 +324,7 @@ def _find_runner(path: str, program: str) -> list[str]:
     if os.path.isdir(path):
         raise RequestError(f"{program}: is a directory; {_NOTHING_DONE}")
     if not os.path.exists(path):
-        hint = ": --shell has ~ read by a shell" if program.startswith("~") else ""
+        hint = ": --shell has it run by a shell" if program.startswith("~") else ""
         raise RequestError(f"{shortened(program)}: no such file{hint}; {_NOTHING_DONE}")
     runner = _run_by_interpreter(path, program)
     if os.access(path, os.X_OK):

@@ -142,7 +142,7 @@ def _line_options(words: Sequence[str]) -> Said:
         names = (word.partition("=")[0] for word in words if word.startswith("-"))
         other = next((name for name in names if name not in known and name[:2] not in known), None)
         if other is not None:
-            raise UsageError(f"no option {other} of one line: a line may have {', '.join(known)}")
+            raise UsageError(f"a line has no option {other}; it may have {', '.join(known)}")
         raise UsageError(
             f"{' '.join(words)!r}: the words before -- must be options of 'iod submit', such as "
             "-J name -n 4 -t 90m"

@@ -14,7 +14,7 @@ from iodaemon.supervisor.protocol import Message
 
 Launch = Mapping[str, Any]
 _MOST_LOOKS: Final = 1000
-"""Of 20 us each."""
+"""Each takes 26 us."""
 
 
 class Attempt:
@@ -69,9 +69,9 @@ class Attempt:
         return [] if self.holder is None else tree_of(children_of(self.holder))
 
     def describe_stop(self) -> str:
-        """What of it stands still, and not because iodaemon has it so; empty: nothing.
+        """What of it somebody else stopped or froze; empty: nothing.
 
-        A bounded number of its processes is looked at.
+        At most ``_MOST_LOOKS`` of its processes are looked at.
         """
         if self.wants_still or not self.runs:
             return ""

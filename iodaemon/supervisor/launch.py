@@ -209,8 +209,8 @@ def explain(launch: Launch, said: Message) -> Message:
 
 def _explain_output(path: str | None, error: int) -> str:
     if error == errno.ELOOP:
-        text = "leads to a descriptor of the process that starts jobs, or round; name a file"
-        return f"{path} {text}"
+        text = "leads to a descriptor of the process that starts jobs, or is a circle of links"
+        return f"{path} {text}; name a file"
     why = {
         STRANGER: "somebody else put it there",
         LINKS: "it is a file with other names as well",

@@ -483,7 +483,7 @@ def test_options_of_a_line_leave_its_command_to_the_shell(iod, daemon, here):
     [
         ("-J name true", "options have a command behind --, as in '-J name -- ./solve'"),
         ("-J name -- ", "options have a command behind --"),
-        ("--env A=1 -- true", "no option --env of one line: a line may have -J, --name, "),
+        ("--env A=1 -- true", "a line has no option --env; it may have -J, --name, "),
         ("-n 4 make -- all", "the words before -- must be options of 'iod submit'"),
         ("-n x -- true", "--cpus: 'x' is no number of CPUs"),
     ],

@@ -1,4 +1,4 @@
-"""StorAlloc, table 3: 256 configurations (targets S1 to S10), and two rules of ours beside them."""
+"""StorAlloc, table 3: 256 configurations (targets S1 to S10), and a rule of ours beside them."""
 
 from __future__ import annotations
 
