@@ -48,6 +48,8 @@ def job_record(job: Job, state: State | None, now_s: float, outputs: Path) -> di
     """
     spec = job.spec
     stage = find_stage(job, outputs)
+    path = output_path(job, outputs, "stdout")
+    stdout = None if path is None else str(path)
     return {
         "id": job.id,
         "name": name_of(spec),
@@ -71,10 +73,8 @@ def job_record(job: Job, state: State | None, now_s: float, outputs: Path) -> di
         "signal": None if job.exit is None else job.exit.signal,
         "shell_code": shell_code(job),
         **_io(job, state),
-        **{
-            name: None if (path := output_path(job, outputs, name)) is None else str(path)
-            for name in ("stdout", "stderr")
-        },
+        "stdout": stdout,
+        "stderr": stdout if spec.stderr is None else str(asked_path(job, "stderr")),
         "phase": None if job.phase is None else msgspec.structs.asdict(job.phase),
         "scratch": scratch_record(job, stage, None if state is None else state.stock),
     }
