@@ -32,7 +32,7 @@ class Attempt:
         runs: the supervisor has said so.
         cgroup: its own; None: there is none.
         holder: the process that holds it; None: it has a cgroup.
-        is_frozen: as it was last posted.
+        is_frozen: as it was last posted; None: nothing was yet, of one that was adopted.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Attempt:
         self.runs = False
         self.cgroup: str | None = None
         self.holder: int | None = None
-        self.is_frozen = False
+        self.is_frozen: bool | None = False if adopted is None else None
 
     @property
     def job_id(self) -> JobId:

@@ -406,7 +406,7 @@ class LinuxNode:
         self._tell_block()
         if problem and problem != self._told_problem:
             for job_id, attempt in self._attempts.items():
-                if attempt.told is not None or attempt.wants_still != attempt.is_frozen:
+                if attempt.told is not None or attempt.wants_still is not bool(attempt.is_frozen):
                     self._delay(job_id, problem)
         self._told_problem = problem
 
@@ -493,21 +493,17 @@ class LinuxNode:
             if attempt.shares:
                 self.scratch.follow(key, attempt.shares)
             self._tell_again(attempt)
-        if report["frozen"] != attempt.is_frozen or (is_new and adopted is not None):
-            self._on_freezing(attempt, is_frozen=report["frozen"])
+        self._on_freezing(attempt, is_frozen=report["frozen"])
         if adopted is not None and adopted.state is JobState.STOPPING:
             self.perform(Stop(job_id=attempt.job_id))  # it may not have been asked yet
 
     def _on_freezing(self, attempt: Attempt, *, is_frozen: bool) -> None:
+        """What somebody else froze is found when it is asked for (``describe_stop``)."""
+        if is_frozen == attempt.is_frozen or (is_frozen and not attempt.wants_still):
+            return
         attempt.is_frozen = is_frozen
-        at_s, job_id = self._timeline.now_s, attempt.job_id
-        if is_frozen and not attempt.wants_still:
-            log.warning("event=found_frozen job=%d cgroup=%s", job_id, attempt.cgroup)
-            self._post(ev.FoundFrozen(at_s=at_s, job_id=job_id))
-        elif is_frozen:
-            self._post(ev.JobSuspended(at_s=at_s, job_id=job_id))
-        else:
-            self._post(ev.JobResumed(at_s=at_s, job_id=job_id))
+        event = ev.JobSuspended if is_frozen else ev.JobResumed
+        self._post(event(at_s=self._timeline.now_s, job_id=attempt.job_id))
 
     def _on_failed(self, attempt: Attempt, report: Message) -> None:
         self._drop(attempt)
