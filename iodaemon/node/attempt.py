@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from iodaemon.core.job import Job, JobId, Share
-from iodaemon.node.sampler.cgroup_files import is_frozen, read_members
-from iodaemon.node.sampler.proc_files import find_state, is_executing
+from iodaemon.node.sampler.proc_files import (
+    find_state,
+    is_executing,
+    is_frozen,
+    read_members,
+)
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.process_tree import children_of, tree_of
 from iodaemon.supervisor.protocol import Message

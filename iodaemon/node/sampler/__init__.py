@@ -3,8 +3,8 @@
 Two sides and a line between them. ``client`` is the daemon's: it has the process started and asks
 for a sample; begin reading there. ``sweep`` is the process: a job is read by ``Job``, over
 ``job_io`` (which also ends the process where a read hangs), ``open_files`` and ``node_counters``.
-It imports the standard library only. ``proc_files`` and ``cgroup_files`` have one parser for each
-kernel file; others use them too.
+It imports the standard library only. ``proc_files`` has one parser for each kernel file; others
+use it too.
 
 Both sides say one JSON object a line. The daemon says first ``devices`` (``major:minor`` of leaf
 disks, by name) and ``cpus`` (of each partition, by its number), then one for each sweep:

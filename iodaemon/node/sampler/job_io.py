@@ -34,11 +34,7 @@ job takes one more."""
 
 
 class SilentError(Exception):
-    """A process does not answer: it hangs in execve(2).
-
-    Attributes:
-        pid: its number.
-    """
+    """The process ``pid`` does not answer: it hangs in execve(2)."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(f"process {pid} does not answer")
@@ -138,18 +134,23 @@ class JobIo:
         # Those no longer listed but still readable are zombies. Their children were handed on,
         # so they are leaves and come after all others.
         gone = [pid for pid in self._files if pid not in listed]
-        found = [self._read_member(pid) for pid in listed]
-        found += [self._read_kept(pid) for pid in gone]
-        sums = [sum(values) for values in zip(*filter(None, found), strict=True)]
-        return Use(*sums)
+        found = [self._read(pid, is_listed=True) for pid in listed]
+        found += [self._read(pid, is_listed=False) for pid in gone]
+        return Use(*map(sum, zip(*filter(None, found), strict=True)))
 
-    def _read_member(self, pid: int) -> Use | None:
+    def _read(self, pid: int, *, is_listed: bool) -> Use | None:
         """Its I/O; None when it is gone. A descriptor that is outlived is replaced once."""
-        if pid in self._files and (use := self._read_kept(pid)) is not None:
-            return use
+        if (file := self._files.get(pid)) is not None:
+            if (use := self._parse(pid, file)) is not None:
+                return use
+            del self._files[pid]
+            file.close()
+            self._position.spare += 1
+            if not is_listed:
+                return None
         file, use = KeptFile(f"{self._proc}/{pid}/io"), None
         try:
-            use = self._read(pid, file)
+            use = self._parse(pid, file)
         finally:
             if use is not None and self._position.spare > 0:
                 self._position.spare -= 1
@@ -158,14 +159,7 @@ class JobIo:
                 file.close()
         return use
 
-    def _read_kept(self, pid: int) -> Use | None:
-        use = self._read(pid, self._files[pid])
-        if use is None:
-            self._files.pop(pid).close()
-            self._position.spare += 1
-        return use
-
-    def _read(self, pid: int, file: KeptFile) -> Use | None:
+    def _parse(self, pid: int, file: KeptFile) -> Use | None:
         self._position.enter(pid)
         try:
             return parse_io(file.read())

@@ -1,4 +1,4 @@
-r"""Files of /proc: one parser each, and how such a file is read.
+r"""Kernel files of /proc and of cgroups: one parser each, and how such a file is read.
 
 A parser takes the file's bytes; what is missing or cut short is ``NoData``, an ordinary answer.
 Counters are as the kernel counts them, in base units. Standard library only. The files of one
@@ -16,6 +16,12 @@ file                       since Linux  documentation
 /proc/PID/cgroup           2.6.24       man cgroups(7)
 /proc/PID/mountinfo        2.6.26       man proc_pid_mountinfo(5)
 /proc/PID/statm            2.6          man proc_pid_statm(5)
+cgroup.{events,procs}      4.5          Documentation/admin-guide/cgroup-v2.rst
+cgroup.stat                4.14         the same
+cpu.stat                   4.15         the same, "CPU Interface Files"
+io.stat                    4.5          the same, "IO Interface Files"
+memory.stat                4.5          the same, "Memory Interface Files"
+memory.stat of v1          2.6.28       Documentation/admin-guide/cgroup-v1/memory.rst 5.2
 ========================== ============ ========================================================
 
 A process that hangs in execve(2) holds its ``exec_update_lock`` for as long as the close of a
@@ -45,10 +51,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from iodaemon.errors import NoData
-from iodaemon.supervisor.reap import read_state
+from iodaemon.supervisor.reap import read_small, read_state
 
 _T = TypeVar("_T")
-Reader = Callable[[str | Path], bytes]
+Reader = Callable[[str], bytes]
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -96,18 +102,6 @@ def read_file(path: str | Path, most_bytes: int | None = None) -> bytes:
     return text
 
 
-def read_record(path: str | Path) -> bytes:
-    """The first record or page of a file, by one read; raises as ``read_file`` does."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(fd, _RECORD_BYTES)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise _judge(path, error) from error
-
-
 class KeptFile:
     """A file of one record that is read again and again through one descriptor.
 
@@ -143,12 +137,11 @@ class KeptFile:
             os.close(fd)
 
 
-def known(
-    path: str | Path,
-    parse: Callable[[bytes], _T],
-    read: Reader = read_record,
-) -> _T | None:
-    """What a file says; None: it does not exist, may not be read, or is cut short."""
+def known(path: str, parse: Callable[[bytes], _T], read: Reader = read_small) -> _T | None:
+    """What a file says; None: it does not exist, may not be read, or is cut short.
+
+    ``read_small`` gives one page of a file of many records, in one read.
+    """
     try:
         return parse(read(path))
     except (NoData, OSError, ValueError):
@@ -450,3 +443,90 @@ def is_executing(pid: int) -> bool:
     """
     memory = known(f"/proc/{pid}/statm", parse_statm)
     return memory is not None and memory.size_bytes > 0 and memory.text_bytes == 0
+
+
+# -- cgroups ---------------------------------------------------------------------------------------
+
+_MOST_CGROUPS: Final = 64
+"""Of one job: its own, and those that it made below that."""
+
+
+def parse_cpu_stat(text: bytes) -> tuple[float | None, float | None]:
+    """CPU time of all processes that are or were in a cgroup, s: all of it, and in user mode.
+
+    None: not said, as in that of cgroup v1.
+    """
+    usage, user = find_count(text, b"usage_usec"), find_count(text, b"user_usec")
+    return usage and usage / _US_PER_S, user and user / _US_PER_S
+
+
+_MOVED: Final = re.compile(rb"(\d+:\d+) rbytes=(\d+) wbytes=(\d+) ")
+
+
+def parse_io_stat(text: bytes) -> dict[str, tuple[int, int]]:
+    """Bytes that a cgroup, processes that ended included, read from and wrote to each device, by
+    ``major:minor``; none that it did not use.
+
+    Counted when the device is given the request: pages that are written back are charged to the
+    cgroup that made them dirty (ext2, ext4, btrfs, f2fs, xfs). Each layer counts for itself (a
+    disk, the md array on it, the LVM volume on that), so only leaf disks may be summed. Network
+    filesystems have no device.
+
+    Some kernels name a device of which there is nothing to say without ending its line, so that
+    the next one follows in the same (Linux 5.10).
+    """
+    found = _MOVED.findall(text)
+    return {number.decode(): (int(read), int(written)) for number, read, written in found}
+
+
+def parse_memory_stat(text: bytes) -> tuple[int, int | None]:
+    """Of a cgroup and all below it: bytes of page cache that can be reclaimed, and
+    ``parse_refaults``; None: not counted here.
+
+    The former is inactive_file + active_file: ``file`` and ``cache`` include tmpfs and shared
+    memory. v1 has them with ``total_`` for all that is below.
+    """
+    # v1 has its own lines first: where the text was cut before the totals they are too small.
+    prefix = b"total_" if find_count(text, b"hierarchical_memory_limit") is not None else b""
+    inactive, active = (
+        find_count(text, prefix + name) for name in (b"inactive_file", b"active_file")
+    )
+    if inactive is None or active is None:
+        raise NoData("memory.stat: no inactive_file and active_file")
+    try:
+        return inactive + active, parse_refaults(text, prefix)
+    except NoData:
+        return inactive + active, None
+
+
+def read_members(cgroup: str) -> list[int]:
+    """The processes of a cgroup and of those that the job made below it; none if it is gone.
+
+    In the kernel's order, which is that of forking: parents come first. One may be named twice;
+    those of a foreign pid namespace (0) are left out.
+    """
+    pids: list[int] = []
+    directories = [cgroup]
+    for _ in range(_MOST_CGROUPS):
+        if not directories:
+            break
+        directory = directories.pop(0)
+        try:
+            pids += parse_procs(read_file(f"{directory}/cgroup.procs"))
+            if b"nr_descendants 0\n" in read_small(f"{directory}/cgroup.stat"):
+                continue
+            with os.scandir(directory) as entries:
+                directories += [entry.path for entry in entries if entry.is_dir()]
+        except (NoData, OSError):  # it is gone
+            continue
+    return pids
+
+
+def is_frozen(cgroup: str) -> bool:
+    """Whether all of it stands still; False if it is gone, or of a kernel before Linux 5.2."""
+    return known(f"{cgroup}/cgroup.events", lambda text: find_count(text, b"frozen")) == 1
+
+
+def parse_procs(text: bytes) -> list[int]:
+    """The numbers in a cgroup.procs, without those that cannot be seen from here."""
+    return [int(word) for word in text.split() if word != b"0"]

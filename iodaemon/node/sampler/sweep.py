@@ -24,12 +24,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from iodaemon.errors import NoData
-from iodaemon.node.sampler.cgroup_files import (
-    parse_cpu_stat,
-    parse_io_stat,
-    parse_procs,
-    read_members,
-)
 from iodaemon.node.sampler.job_io import JobIo, Position, SilentError, Watch
 from iodaemon.node.sampler.node_counters import NodeCountersReader
 from iodaemon.node.sampler.open_files import MOST_JOBS, PERIOD, OpenFiles
@@ -38,10 +32,13 @@ from iodaemon.node.sampler.proc_files import (
     Reader,
     is_executing,
     known,
+    parse_cpu_stat,
     parse_diskstats,
+    parse_io_stat,
     parse_pressure,
+    parse_procs,
     read_file,
-    read_record,
+    read_members,
     sum_resident_bytes,
 )
 from iodaemon.supervisor import syscalls
@@ -49,6 +46,7 @@ from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.identity import peer_of
 from iodaemon.supervisor.ledger import Use
 from iodaemon.supervisor.process_tree import children_of, tree_of
+from iodaemon.supervisor.reap import read_small
 
 _T = TypeVar("_T")
 
@@ -182,7 +180,8 @@ class Job:
             return [] if self.holder is None else tree_of(children_of(self.holder))
         try:
             if is_full:
-                self._has_below = _NONE_BELOW not in read_record(f"{self._cgroup}/cgroup.stat")
+                below = known(f"{self._cgroup}/cgroup.stat", bytes)
+                self._has_below = below is not None and _NONE_BELOW not in below
             if self._has_below:
                 return read_members(self._cgroup)
             text = self._procs.read()
@@ -212,7 +211,7 @@ class Job:
         return self._on_disks != before
 
     def _of_cgroup(
-        self, name: str, parse: Callable[[bytes], _T], read: Reader = read_record
+        self, name: str, parse: Callable[[bytes], _T], read: Reader = read_small
     ) -> _T | None:
         return None if self._cgroup is None else known(f"{self._cgroup}/{name}", parse, read)
 
@@ -260,7 +259,7 @@ class Sampler:
         self._position = position
         self._jobs: dict[int, Job] = {}
         self._sweeps = 0
-        self._diskstats = root / "proc/diskstats"
+        self._diskstats = f"{root}/proc/diskstats"
         self._node = NodeCountersReader(root, opened["cpus"], settings.jobs)
         self._files = OpenFiles(root, position)
 

@@ -8,8 +8,7 @@ import pytest
 from sampling import Measured
 
 from iodaemon.core.sample import JobCounters
-from iodaemon.node.sampler.cgroup_files import read_members
-from iodaemon.node.sampler.proc_files import sum_resident_bytes
+from iodaemon.node.sampler.proc_files import read_members, sum_resident_bytes
 from iodaemon.supervisor.ledger import Use
 
 WRITE_ONLY = Path("/proc/sys/vm/compact_memory")

@@ -11,21 +11,18 @@ import pytest
 from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import NoData
 from iodaemon.node.devices import disk_counters
-from iodaemon.node.sampler.cgroup_files import (
-    MemoryStat,
-    parse_cpu_stat,
-    parse_io_stat,
-    parse_memory_stat,
-)
 from iodaemon.node.sampler.proc_files import (
     KeptFile,
     Meminfo,
     Statm,
     find_mount,
     find_state,
+    parse_cpu_stat,
     parse_diskstats,
     parse_idle,
+    parse_io_stat,
     parse_meminfo,
+    parse_memory_stat,
     parse_mountinfo,
     parse_pressure,
     parse_proc_cgroup,
@@ -450,9 +447,9 @@ def test_the_cgroups_of_a_process_are_told_by_controller():
 
 
 def test_page_cache_of_a_cgroup_is_what_can_be_given_up_without_shared_memory():
-    stat = parse_memory_stat(fixture("memory_stat-6.1-v2"))
+    cache_bytes, _ = parse_memory_stat(fixture("memory_stat-6.1-v2"))
 
-    assert stat.cache_bytes == 94371840 + 10436608
+    assert cache_bytes == 94371840 + 10436608
 
 
 def test_version_1_tells_page_cache_with_all_that_is_below():
@@ -460,9 +457,8 @@ def test_version_1_tells_page_cache_with_all_that_is_below():
 
     with pytest.raises(NoData):
         parse_memory_stat(text)
-    assert parse_memory_stat(text + b"total_inactive_file 10\ntotal_active_file 20\n") == (
-        MemoryStat(cache_bytes=30)
-    )
+    text += b"total_inactive_file 10\ntotal_active_file 20\n"
+    assert parse_memory_stat(text) == (30, None)
 
 
 # -- a process -------------------------------------------------------------------------------------
