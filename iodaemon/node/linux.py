@@ -14,16 +14,14 @@ import signal
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any, Final, assert_never
+from typing import Any, Final, assert_never, get_args
 
-import msgspec
-
-from iodaemon.core import decision as to_do
 from iodaemon.core import event as ev
 from iodaemon.core.backend import Timeline
 from iodaemon.core.decision import (
     Cap,
     Decision,
+    Free,
     Grant,
     Kill,
     Reject,
@@ -32,16 +30,17 @@ from iodaemon.core.decision import (
     Stop,
     Suspend,
     Throttle,
+    start_of,
 )
-from iodaemon.core.job import Job, JobId, JobState, Staged
+from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.platform import Platform
 from iodaemon.core.sample import Sample
-from iodaemon.errors import NoData
 from iodaemon.node import outcome, staging
 from iodaemon.node.attempt import Attempt, Launch
-from iodaemon.node.outcome import OomKills, Report, find_ends, read_report, report_path
+from iodaemon.node.devices import find_number
+from iodaemon.node.outcome import OomKills, Report, find_ends, read_report
 from iodaemon.node.sampler.client import SamplerClient
-from iodaemon.node.sampler.proc_files import read_file
+from iodaemon.node.sampler.proc_files import known
 from iodaemon.node.scratch import Scratch, ScratchError
 from iodaemon.node.supervisor_client import SupervisorClient, encode_wish, start_task
 from iodaemon.supervisor import anchor
@@ -77,9 +76,7 @@ class LinuxNode:
         supervisor: how the root side is begun, and where it is.
     """
 
-    offers: frozenset[type] = frozenset(
-        {Start, Suspend, Resume, Throttle, Stop, Kill, Reject, Grant, to_do.Free}
-    )
+    offers: frozenset[type] = frozenset(get_args(Decision))
     """Once it is open without ``Throttle``, where jobs have no ``io.max``."""
 
     def __init__(
@@ -104,7 +101,6 @@ class LinuxNode:
         self._over: defaultdict[JobId, set[Key]] = defaultdict(set)
         self._tasks: set[asyncio.Task[None]] = set()
         self._starts_problem = ""
-        self._told_problem = ""
         self._synced: asyncio.Future[None] | None = None
         self._same_boot = self._same_ledger = True
         self._ledger = ""
@@ -132,11 +128,7 @@ class LinuxNode:
         return self._platform
 
     async def open(self) -> None:
-        """Reach or start the supervisor.
-
-        Raises:
-            BackendError: none can be had.
-        """
+        """Reach or start the supervisor; raises BackendError if none can be had."""
         await self.client.open()
         if "cap" not in self.client.controls:
             self.offers -= {Throttle}
@@ -164,21 +156,15 @@ class LinuxNode:
     def pids(self, job_id: JobId) -> list[int]:
         """The job's processes; empty for a job that does not run, and where nobody can look now."""
         attempt = self._attempts.get(job_id)
-        try:
-            return [] if attempt is None else attempt.pids()
-        except OSError:  # no descriptor is left
-            return []
+        return [] if attempt is None else attempt.pids()
 
     def job_of(self, pid: int) -> JobId | None:
         """The job that a process belongs to; None: to none, or nobody can tell."""
-        try:
-            text = read_file(f"/proc/{pid}/cgroup").decode(errors="replace")
-        except (NoData, OSError):  # it is gone, or of another pid namespace
-            return None
-        names = set(re.split(r"[/\n]", text))
+        text = known(f"/proc/{pid}/cgroup", bytes) or b""
+        names = set(re.split(r"[/\n]", text.decode(errors="replace")))
         for attempt in self._attempts.values():
             may_be = attempt.cgroup is None or str(attempt.key) in names
-            if may_be and pid in self.pids(attempt.job_id):
+            if may_be and pid in attempt.pids():
                 return attempt.job_id
         return None
 
@@ -189,30 +175,34 @@ class LinuxNode:
         match decision:
             case Start():
                 self._let_run(decision)
-            case Suspend():
-                self._hold(decision.job_id, is_still=True)
-            case Resume():
-                self._hold(decision.job_id, is_still=False)
-            case Stop():
-                self._tell(decision.job_id, signal.SIGTERM)
-            case Kill():
-                self._tell(decision.job_id, signal.SIGKILL)
-            case Throttle():
-                self._cap(decision.job_id, decision.cap)
-            case to_do.Free():
+            case Free():
                 self.scratch.free(decision)
             case Reject() | Grant():
                 pass
+            case _:
+                attempt = self._attempts.get(decision.job_id)
+                if attempt is not None:
+                    self._act(attempt, decision)
+
+    def _act(self, attempt: Attempt, decision: Suspend | Resume | Stop | Kill | Throttle) -> None:
+        match decision:
+            case Suspend():
+                self._hold(attempt, is_still=True)
+            case Resume():
+                self._hold(attempt, is_still=False)
+            case Stop():
+                self._tell(attempt, signal.SIGTERM)
+            case Kill():
+                self._tell(attempt, signal.SIGKILL)
+            case Throttle():
+                self._cap(attempt, decision.cap)
             case _:
                 assert_never(decision)
 
     def describe_stop(self, job_id: JobId) -> str:
         """What of the job was stopped by a signal, its own or somebody's, or frozen by hand."""
         attempt = self._attempts.get(job_id)
-        try:
-            return "" if attempt is None else attempt.describe_stop()
-        except OSError:  # no descriptor is left
-            return ""
+        return "" if attempt is None else attempt.describe_stop()
 
     def prepare(self, starts: Iterable[Start]) -> None:
         """Have their processes made while the starts are written down, but of those with
@@ -311,65 +301,55 @@ class LinuxNode:
             self.client.wish("run", key=str(attempt.key))
         self._tell_again(attempt)
 
-    def _fail_start(
-        self,
-        attempt: Attempt,
-        problem: str,
-        *,
-        disk: str | None = None,
-        holds: bool = False,
-        exit_code: int | None = None,
-    ) -> None:
+    def _fail_start(self, attempt: Attempt, problem: str, **more: Any) -> None:
+        """It never ran; ``more`` are fields of ``StartFailed``."""
         self._drop(attempt)
         event = ev.StartFailed(
             at_s=self._timeline.now_s,
             job_id=attempt.job_id,
             attempt=attempt.key.attempt,
             problem=problem,
-            exit_code=exit_code,
-            holds=holds,
-            disk=disk,  # type: ignore[arg-type]  # of a share
+            **more,
         )
         self._post(event)
 
-    def _hold(self, job_id: JobId, *, is_still: bool) -> None:
+    def _hold(self, attempt: Attempt, *, is_still: bool) -> None:
         """Freeze or thaw it; while no supervisor answers, the last that was asked waits for one."""
-        attempt = self._attempts.get(job_id)
-        if attempt is None:
-            return
         attempt.wants_still = is_still
         self.client.wish("freeze" if is_still else "thaw", key=str(attempt.key))
         if self.client.problem:
-            self._delay(job_id, self.client.problem)
+            self._delay(attempt, self.client.problem)
 
-    def _cap(self, job_id: JobId, cap: Cap | None) -> None:
+    def _cap(self, attempt: Attempt, cap: Cap | None) -> None:
         """Slow it down, or let it move what it can; the next decision follows a failure."""
-        attempt = self._attempts.get(job_id)
-        if attempt is None:
-            return
-        try:
-            attempt.caps = {} if cap is None else _caps_by_number(cap)
-        except OSError as error:
-            self._on_cap_refused(attempt, str(error))
-            return
+        read = {} if cap is None else cap.read_bytes_per_s
+        written = {} if cap is None else cap.written_bytes_per_s
+        attempt.caps = {}
+        for name in sorted(read.keys() | written.keys()):
+            if not (number := find_number(name)):
+                self._fail_cap(attempt, f"disk {name} is gone")
+                return
+            rates = {"rbps": read.get(name), "wbps": written.get(name)}
+            attempt.caps[number] = " ".join(
+                f"{word}={'max' if rate is None else max(1, int(rate))}"
+                for word, rate in rates.items()
+            )
         self.client.wish("cap", key=str(attempt.key), io=attempt.caps)
 
-    def _on_cap_refused(self, attempt: Attempt, problem: str) -> None:
+    def _fail_cap(self, attempt: Attempt, problem: str) -> None:
         log.warning("event=cap_failed job=%d problem=%r", attempt.job_id, problem)
-        if attempt.caps:
-            attempt.caps = {}
-            at_s = self._timeline.now_s
-            self._post(ev.CapFailed(at_s=at_s, job_id=attempt.job_id, problem=problem))
+        attempt.caps = {}
+        at_s = self._timeline.now_s
+        self._post(ev.CapFailed(at_s=at_s, job_id=attempt.job_id, problem=problem))
 
-    def _tell(self, job_id: JobId, number: int) -> None:
+    def _tell(self, attempt: Attempt, number: int) -> None:
         """End it. What is not yet its command hears no SIGTERM: that waits until it is."""
-        attempt = self._attempts.get(job_id)
-        if attempt is None or (attempt.launch is not None and not attempt.may_run):
+        if attempt.launch is not None and not attempt.may_run:
             return  # it was the attempt before: this one's start is not written down yet
         attempt.told, attempt.wants_still = number, False
         self._tell_again(attempt)
         if self.client.problem:
-            self._delay(job_id, self.client.problem)
+            self._delay(attempt, self.client.problem)
         if number == signal.SIGKILL:
             self._spawn(self._watch_end(attempt))
 
@@ -385,12 +365,11 @@ class LinuxNode:
     async def _watch_end(self, attempt: Attempt) -> None:
         await asyncio.sleep(_KILL_PATIENCE_S)
         if self._attempts.get(attempt.job_id) is attempt and not self.client.problem:
-            left = attempt.describe_left() if attempt.runs else _START_HANGS
-            self._delay(attempt.job_id, left)
+            self._delay(attempt, attempt.describe_left() if attempt.runs else _START_HANGS)
 
-    def _delay(self, job_id: JobId, problem: str) -> None:
+    def _delay(self, attempt: Attempt, problem: str) -> None:
         now_s = self._timeline.now_s
-        self._post(ev.StopDelayed(at_s=now_s, job_id=job_id, problem=problem))
+        self._post(ev.StopDelayed(at_s=now_s, job_id=attempt.job_id, problem=problem))
 
     def _tell_block(self, starts_problem: str | None = None) -> None:
         """Say why nothing starts; given, that is for a reason of the machine; empty: no more."""
@@ -404,11 +383,9 @@ class LinuxNode:
     def _on_trouble(self, problem: str) -> None:
         """No supervisor answers, or one does again: nothing starts, and what was asked waits."""
         self._tell_block()
-        if problem and problem != self._told_problem:
-            for job_id, attempt in self._attempts.items():
-                if attempt.told is not None or attempt.wants_still is not bool(attempt.is_frozen):
-                    self._delay(job_id, problem)
-        self._told_problem = problem
+        for attempt in self._attempts.values() if problem else ():
+            if attempt.told is not None or attempt.wants_still is not bool(attempt.is_frozen):
+                self._delay(attempt, problem)
 
     def _on_used(self, used: Message) -> None:
         for text, use in used.items():
@@ -452,7 +429,8 @@ class LinuxNode:
         if wish == "prepare":
             self._fail_start(attempt, problem, exit_code=126)
         elif wish == "cap":
-            self._on_cap_refused(attempt, problem)
+            if attempt.caps:  # to end them fails where the disk is gone
+                self._fail_cap(attempt, problem)
         elif wish in ("freeze", "thaw"):
             event = ev.SuspendFailed(
                 at_s=self._timeline.now_s,
@@ -463,7 +441,7 @@ class LinuxNode:
             self._post(event)
         else:
             log.warning("event=refused attempt=%s wish=%s problem=%r", key, wish, problem)
-            self._delay(attempt.job_id, problem)
+            self._delay(attempt, problem)
 
     def _on_report(self, attempt: Attempt, report: Message) -> None:
         adopted, attempt.adopted = attempt.adopted, None
@@ -495,7 +473,7 @@ class LinuxNode:
             self._tell_again(attempt)
         self._on_freezing(attempt, is_frozen=report["frozen"])
         if adopted is not None and adopted.state is JobState.STOPPING:
-            self.perform(Stop(job_id=attempt.job_id))  # it may not have been asked yet
+            self._tell(attempt, signal.SIGTERM)  # it may not have been asked yet
 
     def _on_freezing(self, attempt: Attempt, *, is_frozen: bool) -> None:
         """What somebody else froze is found when it is asked for (``describe_stop``)."""
@@ -531,7 +509,7 @@ class LinuxNode:
         elif problem := outcome.why_not_started(adopted, self._platform):
             self._fail_start(attempt, problem)
         else:
-            self.perform(to_do.start_of(adopted))
+            self.perform(start_of(adopted))
 
     def _end(self, attempt: Attempt, report: Message) -> None:
         if not attempt.runs and "problem" in report:  # it was not executed
@@ -540,29 +518,22 @@ class LinuxNode:
             return
         seen = self.sampler.known_totals(attempt.job_id)
         self._drop(attempt)
-        staging_report, staged = self._find_staged(attempt)
+        job = self._job_of(attempt.job_id)
+        request = None if job is None or not attempt.shares else job.spec.scratch
+        staging_report = None if request is None else read_report(self.outputs, *attempt.key)
+        if request is not None and staging_report is None:
+            staging_report = Report()
         events = outcome.ended(
             attempt.key,
             report,
             self._timeline.now_s,
             staging=staging_report,
-            staged=staged,
+            request=request,
             seen=seen,
             oom_kills=self._count_oom_kills(attempt, report),
         )
         for event in events:
             self._post(event)
-
-    def _find_staged(self, attempt: Attempt) -> tuple[Report | None, Staged | None]:
-        job = self._job_of(attempt.job_id)
-        request = None if job is None else job.spec.scratch
-        if request is None or not attempt.shares:
-            return None, None
-        report = read_report(report_path(self.outputs, *attempt.key)) or Report()
-        has_input, has_output = request.input_path is not None, request.output_path is not None
-        if not (has_input or has_output):
-            return report, None
-        return report, report.staged(has_input=has_input, has_output=has_output)
 
     def _count_oom_kills(self, attempt: Attempt, report: Message) -> int:
         """Processes of the machine killed for want of memory as it ended; 0: not by that.
@@ -649,9 +620,6 @@ class LinuxNode:
         await self.client.beat(_BEAT_WITHIN_S)
         sample = await self.sampler.read(at_s)
         self._log_silent(sample)
-        if gone := [i for i in sample.jobs if i not in self._attempts]:
-            jobs = {i: counters for i, counters in sample.jobs.items() if i not in gone}
-            sample = msgspec.structs.replace(sample, jobs=jobs)
         self._post(ev.SampleTaken(at_s=self._timeline.now_s, sample=sample))
 
     def _log_silent(self, sample: Sample) -> None:
@@ -664,22 +632,3 @@ class LinuxNode:
         for job_id in self._silent.keys() - silent.keys():
             log.info("event=process_answers job=%d", job_id)
         self._silent = silent
-
-
-def _caps_by_number(cap: Cap) -> dict[str, str]:
-    """As io.max takes them, by the disk's device number.
-
-    Raises:
-        OSError: a disk is gone.
-    """
-    names = sorted(cap.read_bytes_per_s.keys() | cap.written_bytes_per_s.keys())
-    return {
-        Path(f"/sys/class/block/{name}/dev").read_text().strip(): " ".join(
-            f"{word}={'max' if rate is None else max(1, int(rate))}"
-            for word, rate in (
-                ("rbps", cap.read_bytes_per_s.get(name)),
-                ("wbps", cap.written_bytes_per_s.get(name)),
-            )
-        )
-        for name in names
-    }

@@ -19,7 +19,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from iodaemon.core import event as ev
-from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobState, Staged
+from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobState, ScratchRequest, Staged
 from iodaemon.core.platform import Platform
 from iodaemon.node.sampler.proc_files import find_count, known, read_file
 from iodaemon.supervisor.attempts import ENDS
@@ -65,7 +65,7 @@ def ended(
     now_s: float,
     *,
     staging: Report | None,
-    staged: Staged | None,
+    request: ScratchRequest | None,
     seen: IoTotals,
     oom_kills: int = 0,
 ) -> list[ev.Event]:
@@ -73,7 +73,7 @@ def ended(
 
     Args:
         staging: what its prolog and epilog reported; None: it has none.
-        staged: what was copied.
+        request: the space that it had.
         seen: what it had read and written when it was last looked at.
         oom_kills: so many processes of the machine were killed for want of memory as it ended, one
             of which was probably its own.
@@ -89,18 +89,24 @@ def ended(
     memory = report.get("memory")
     notes.append(str(report.get("problem", "")) if memory is None else _tell(memory))
     if oom_kills:
-        notes.append(_tell_probable(oom_kills))
+        many = "1 process" if oom_kills == 1 else f"{oom_kills} processes"
+        notes.append(
+            f"probably killed because memory ran out: the kernel killed {many} of this machine for "
+            "that as it ended, and iodaemon sent it no signal"
+        )
     how = report.get("exit", {})
+    code = how.get("code")  # a job that went on without those that were killed, and is content, may
+    ran_out = bool(memory or oom_kills) and code != 0
     return [
         start,
         ev.JobExited(
             at_s=at_s,
             job_id=JobId(key.job),
             attempt=key.attempt,
-            exit=_exit(how.get("code"), how.get("signal"), ran_out=bool(memory or oom_kills)),
+            exit=Exit(code=code, signal=how.get("signal"), out_of_memory=ran_out),
             note=_storable("; ".join(filter(None, notes))),
             io=_not_below(seen, totals_of(report)),
-            staged=staged,
+            staged=None if staging is None or request is None else staging.staged(request),
         ),
     ]
 
@@ -168,19 +174,6 @@ def _storable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _exit(code: int | None, number: int | None, *, ran_out: bool) -> Exit:
-    """How it ended; a job that went on without those that were killed, and is content, may."""
-    return Exit(code=code, signal=number, out_of_memory=ran_out and code != 0)
-
-
-def _tell_probable(kills: int) -> str:
-    many = "1 process" if kills == 1 else f"{kills} processes"
-    return (
-        f"probably killed because memory ran out: the kernel killed {many} of this machine for "
-        "that as it ended, and iodaemon sent it no signal"
-    )
-
-
 def _tell(memory: Message) -> str:
     """What the kernel killed it, or a part of it, for."""
     limit, nodes = memory.get("limit_bytes"), memory.get("nodes")
@@ -230,29 +223,21 @@ class StepEnd(msgspec.Struct, frozen=True):
     written_bytes: _Count
 
 
-class _Line(msgspec.Struct, frozen=True, rename={"came": "in", "went": "out"}):
-    step: Step | None = None
-    came: StepEnd | None = None
-    went: StepEnd | None = None
-    problem: str | None = None
-    status: int | None = None
-
-
-class Report(msgspec.Struct, kw_only=True):
-    """What was reported so far.
+class Report(msgspec.Struct, kw_only=True, rename={"came": "in", "went": "out"}):
+    """What was reported so far; None: not that.
 
     Attributes:
-        step: the last one that began. None: none did.
-        came: how the prolog ended. None: it did not, or there is none.
+        step: the last one that began.
+        came: how the prolog ended.
         went: likewise the epilog.
-        problem: why the command could not be executed; empty: it was.
-        status: how the command ended, as wait(2) has it. None: it has not, or nobody waits for it.
+        problem: why the command could not be executed.
+        status: how the command ended, as wait(2) has it, where somebody waits for it.
     """
 
     step: Step | None = None
     came: StepEnd | None = None
     went: StepEnd | None = None
-    problem: str = ""
+    problem: str | None = None
     status: int | None = None
 
     @property
@@ -266,31 +251,25 @@ class Report(msgspec.Struct, kw_only=True):
             return "out", "it was killed"
         return None
 
-    def staged(self, *, has_input: bool, has_output: bool) -> Staged:
-        """What was copied."""
-        ends = [end for end in (self.came, self.went) if end is not None]
+    def staged(self, request: ScratchRequest) -> Staged | None:
+        """What was copied; None: nothing was to be."""
+        if request.input_path is None and request.output_path is None:
+            return None
+        come = self.came or StepEnd("it did not end", 0, 0)
+        gone = self.went or StepEnd("it did not end", 0, 0)
         return Staged(
-            came_bytes=0 if self.came is None else self.came.written_bytes,
-            went_bytes=0 if self.went is None else self.went.written_bytes,
-            moved_bytes=sum(end.read_bytes + end.written_bytes for end in ends),
-            has_come=_has_succeeded(self.came) if has_input else None,
-            has_gone=_has_succeeded(self.went) if has_output else None,
+            came_bytes=come.written_bytes,
+            went_bytes=gone.written_bytes,
+            moved_bytes=sum(end.read_bytes + end.written_bytes for end in (come, gone)),
+            has_come=None if request.input_path is None else come.failed is None,
+            has_gone=None if request.output_path is None else gone.failed is None,
         )
 
 
-def _has_succeeded(end: StepEnd | None) -> bool:
-    return end is not None and end.failed is None
-
-
-def report_path(outputs: Path, job_id: int, attempt: int) -> Path:
-    """Where an attempt's report is."""
-    return outputs / f"{job_id}.{attempt}.report"
-
-
-def read_report(path: Path) -> Report | None:
+def read_report(outputs: Path, job_id: int, attempt: int) -> Report | None:
     """What an attempt has reported; None: nothing, or it cannot be read."""
     try:
-        fd = os.open(path, _OPEN)
+        fd = os.open(outputs / f"{job_id}.{attempt}.report", _OPEN)
     except OSError:
         return None
     try:
@@ -304,14 +283,12 @@ def read_report(path: Path) -> Report | None:
     report = Report()
     for line in data.split(b"\n"):
         try:
-            word = msgspec.json.decode(line, type=_Line)
+            said = msgspec.json.decode(line, type=Report)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
-        report.step = word.step or report.step
-        report.came = word.came or report.came
-        report.went = word.went or report.went
-        report.problem = word.problem or report.problem
-        report.status = report.status if word.status is None else word.status
+        for name in Report.__struct_fields__:
+            if (value := getattr(said, name)) is not None:
+                setattr(report, name, value)
     return report
 
 
@@ -335,10 +312,7 @@ class OomKills:
     """Remembers how many processes of the machine were killed for memory, and when.
 
     The kernel does not say whose process it was: beside an end by a SIGKILL that was not sent from
-    here it makes want of memory the probable cause.
-
-    Args:
-        read: the count now; None: the kernel does not say.
+    here it makes want of memory the probable cause. ``read`` is ``count_oom_kills``.
     """
 
     def __init__(self, read: Callable[[], int | None] = count_oom_kills) -> None:

@@ -18,7 +18,7 @@ from iodaemon.core import event as ev
 from iodaemon.core.backend import Timeline
 from iodaemon.core.decision import Free
 from iodaemon.core.job import Job, JobId, JobState, Share
-from iodaemon.node.outcome import read_report, report_path
+from iodaemon.node.outcome import read_report
 from iodaemon.node.supervisor_client import SupervisorClient, start_task
 from iodaemon.supervisor import disk_trouble
 from iodaemon.supervisor.ledger import Key
@@ -218,7 +218,7 @@ class Scratch:
         request = None if job is None else job.spec.scratch
         if job is None or request is None or request.output_path is None:
             return ""
-        staged, report = job.staged, read_report(report_path(self._outputs, job_id, attempt))
+        staged, report = job.staged, read_report(self._outputs, job_id, attempt)
         if staged is not None and (staged.has_gone or staged.has_come is False):
             return ""
         if job.state is JobState.COMPLETED or (report is None and job.started_s is None):

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import math
 import os
-import socket
 import subprocess
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -53,14 +52,11 @@ def start_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 def encode_wish(wish: str, **fields: object) -> bytes:
-    """One line (``supervisor.protocol``).
-
-    Half a surrogate pair, as a variable that is not UTF-8 has, is for the standard library alone.
-    """
+    """One line (``supervisor.protocol``)."""
     message = {"wish": wish, **fields}
     try:
         return msgspec.json.encode(message) + b"\n"
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # half a surrogate pair, as a variable that is not UTF-8 has
         return protocol.encode(message)
 
 
@@ -72,12 +68,12 @@ class SupervisorClient:
         on_connected: runs after each connection but the first, and after this daemon stood still
             for so long that the supervisor may have let all jobs run on.
         on_message: takes each report and each refusal.
-        on_trouble: told why no supervisor answers, and ``""`` once one does again.
+        on_used: takes what jobs have used, by key, as often as a beat is answered.
+        on_trouble: runs when ``problem`` changes.
 
     Attributes:
         hello: what the supervisor said of itself.
         problem: why no wish is carried out now; empty: wishes are.
-        used: takes what jobs have used, by key, as often as a beat is answered.
     """
 
     def __init__(
@@ -104,11 +100,8 @@ class SupervisorClient:
         self._connected = asyncio.Event()
         self._is_closing = self._is_replaced = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._beats = 0
-        self._beat_answered: asyncio.Future[None] | None = None
-        self._ids = 0
-        self._answers: dict[int, asyncio.Future[Message]] = {}
-        self._left: asyncio.Future[int] | None = None
+        self._asked = 0
+        self._answers: dict[str, asyncio.Future[Message]] = {}
         self.hello: Message = {}
         self.problem = ""
 
@@ -129,11 +122,7 @@ class SupervisorClient:
         return None if base is None else f"{base}/jobs"
 
     async def open(self) -> None:
-        """Reach or start a supervisor, and keep in touch from now on.
-
-        Raises:
-            BackendError: none can be had; says why.
-        """
+        """Reach or start a supervisor, and keep in touch from now on; raises BackendError."""
         reader = await self._connect()
         self._connected.set()
         self._tasks = [start_task(self._stay_connected(reader)), start_task(self._keep_beating())]
@@ -143,11 +132,11 @@ class SupervisorClient:
         self._is_closing = True
         running = None
         if self._connected.is_set():
-            self._left = asyncio.get_running_loop().create_future()
+            left = self._expect("left")
             self.wish("leave")
             with contextlib.suppress(TimeoutError, ConnectionError):
                 within_s = _POLL_S if self.problem else _LEAVE_WITHIN_S
-                running = await asyncio.wait_for(self._left, within_s)
+                running = (await asyncio.wait_for(left, within_s))["left"]
         await self.hang_up()
         if self._child is not None:
             await self._see_off(self._child, is_over=running == 0)
@@ -163,10 +152,7 @@ class SupervisorClient:
     # -- wishes ------------------------------------------------------------------------------------
 
     def wish(self, wish: str, **fields: object) -> bool:
-        """Send it, if there is a line; the next ``sync`` makes good for it if not.
-
-        Whether there is one.
-        """
+        """Send it, if there is a line, which is returned; the next ``sync`` makes good for it."""
         self.send(encode_wish(wish, **fields))
         if wish == "freeze":
             self.flush()
@@ -195,24 +181,28 @@ class SupervisorClient:
         """The answer to a ``scratch`` wish; asked again of the next supervisor if one dies."""
         while True:
             await self._connected.wait()
-            self._ids += 1
-            number = self._ids
-            answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-            self._answers[number] = answer
-            self.wish("scratch", id=number, **fields)
+            self._asked += 1
+            what = f"scratch {self._asked}"
+            answer = self._expect(what)
+            self.wish("scratch", id=self._asked, **fields)
             try:
                 return await answer
             except ConnectionError:
                 continue
             finally:
-                self._answers.pop(number, None)
+                self._answers.pop(what, None)
 
-    def _begin_beat(self) -> asyncio.Future[None]:
-        if self._beat_answered is None or self._beat_answered.done():
-            self._beat_answered = asyncio.get_running_loop().create_future()
-            self._beats += 1
-            self.wish("beat", n=self._beats)
-        return self._beat_answered
+    def _begin_beat(self) -> asyncio.Future[Message]:
+        if "beat" not in self._answers:
+            self._asked += 1
+            self.wish("beat", n=self._asked)
+        return self._expect("beat")
+
+    def _expect(self, what: str) -> asyncio.Future[Message]:
+        """The answer to come; one for all who wait for the same."""
+        if what not in self._answers:
+            self._answers[what] = asyncio.get_running_loop().create_future()
+        return self._answers[what]
 
     # -- staying in touch --------------------------------------------------------------------------
 
@@ -227,23 +217,21 @@ class SupervisorClient:
             beat = self._begin_beat()
             was_silent = False
             while not (await asyncio.wait({beat}, timeout=_SILENT_S))[0]:
+                if not self.problem:
+                    why = self.why_silent()
+                    log.error('event=supervisor_silent pid=%d problem="%s"', self.pid, why)
                 was_silent = True
-                self._tell_silence()
-            stood_still = loop.time() - before_s >= self._config.grace_s
+                self._tell_trouble(self.why_silent())
+            still_s = loop.time() - before_s
             if not beat.cancelled() and beat.exception() is not None:
                 continue  # the line ended: another trouble
             if was_silent:
                 log.info("event=supervisor_answers pid=%d", self.pid)
                 self._tell_trouble("")
-            elif stood_still:
-                log.warning("event=stood_still seconds=%.1f", loop.time() - before_s)
-            if was_silent or stood_still:
+            elif still_s >= self._config.grace_s:
+                log.warning("event=stood_still seconds=%.1f", still_s)
+            if was_silent or still_s >= self._config.grace_s:
                 self._on_connected()
-
-    def _tell_silence(self) -> None:
-        if not self.problem:
-            log.error('event=supervisor_silent pid=%d problem="%s"', self.pid, self.why_silent())
-        self._tell_trouble(self.why_silent())
 
     def why_silent(self) -> str:
         """Why the supervisor does not answer, what to do, and what that costs meanwhile."""
@@ -253,8 +241,9 @@ class SupervisorClient:
         )
 
     def _tell_trouble(self, problem: str) -> None:
-        self.problem = problem
-        self._on_trouble(problem)
+        if problem != self.problem:
+            self.problem = problem
+            self._on_trouble(problem)
 
     async def _stay_connected(self, reader: asyncio.StreamReader) -> None:
         while True:
@@ -263,23 +252,18 @@ class SupervisorClient:
             if self._is_closing:
                 return
             log.warning("event=supervisor_lost pid=%d", self.pid)
-            reader = await self._reconnect()
+            while True:
+                try:
+                    reader = await self._connect()
+                    break
+                except BackendError as error:
+                    self._tell_trouble(str(error))
+                    await asyncio.sleep(_RETRY_S)
+            self._tell_trouble("")
             means = self.hello.get("means")
             log.info("event=supervisor_connected pid=%d means=%s", self.pid, means)
             self._connected.set()
             self._on_connected()
-
-    async def _reconnect(self) -> asyncio.StreamReader:
-        while True:
-            try:
-                reader = await self._connect()
-            except BackendError as error:
-                self._tell_trouble(str(error))
-                await asyncio.sleep(_RETRY_S)
-            else:
-                if self.problem:
-                    self._tell_trouble("")
-                return reader
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         """Take in what it says, until the line ends."""
@@ -299,17 +283,17 @@ class SupervisorClient:
             self.hello["protected"] = message["protected"]
         if "beat" in message:
             self._on_used(message["use"])
-            if self._beat_answered is not None and not self._beat_answered.done():
-                self._beat_answered.set_result(None)
+            what = "beat"
         elif "scratch" in message:
-            answer = self._answers.get(message["scratch"])
-            if answer is not None and not answer.done():
-                answer.set_result(message)
+            what = f"scratch {message['scratch']}"
         elif "left" in message:
-            if self._left is not None and not self._left.done():
-                self._left.set_result(message["left"])
+            what = "left"
         else:
             self._on_message(message)
+            return
+        answer = self._answers.pop(what, None)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
 
     def _hang_up(self) -> None:
         self._connected.clear()
@@ -317,11 +301,11 @@ class SupervisorClient:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        waiting = [*self._answers.values(), self._beat_answered, self._left]
-        for future in waiting:
-            if future is not None and not future.done():
-                future.set_exception(ConnectionError("the supervisor is gone"))
-                future.exception()  # whoever waits for it hears of it; else nobody has to
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_exception(ConnectionError("the supervisor is gone"))
+                answer.exception()  # whoever waits for it hears of it; else nobody has to
 
     async def _connect(self) -> asyncio.StreamReader:
         """A connection to a supervisor that has said hello.
@@ -351,13 +335,14 @@ class SupervisorClient:
                 continue
             except OSError as error:
                 raise BackendError(f"{path}: {error.strerror}") from error
-            line: socket.socket = writer.get_extra_info("socket")
-            if peer_of(line)[1] not in (0, os.geteuid()):
-                writer.close()
-                continue
-            self._writer = writer
-            return reader
-        self._start_if_none()
+            pid, uid = peer_of(writer.get_extra_info("socket"))
+            if uid in (0, os.geteuid()):
+                self._writer = writer
+                self.hello = {**self.hello, "pid": pid}
+                return reader
+            writer.close()
+        if not self._config.is_service:  # there systemd does
+            self._start_if_none()
         return None
 
     async def _greet(self, reader: asyncio.StreamReader) -> bool:
@@ -368,21 +353,23 @@ class SupervisorClient:
         Raises:
             BackendError: it says nothing, or cannot be understood.
         """
-        assert self._writer is not None
-        line: socket.socket = self._writer.get_extra_info("socket")
-        self.hello = {**self.hello, "pid": peer_of(line)[0]}
         for wish in ("hello", "reexec"):
             self.wish(wish, protocol=protocol.VERSION, state=self._state)
             try:
-                answer = await asyncio.wait_for(self._read_hello(reader), _ANSWER_WITHIN_S)
+                async with asyncio.timeout(_ANSWER_WITHIN_S):
+                    answer: Message = {}
+                    while "hello" not in answer:
+                        if not (line := await reader.readline()):
+                            return False
+                        answer = protocol.decode(line)
+                        if "error" in answer:
+                            raise BackendError(f"the supervisor refuses: {answer['error']}")
             except ConnectionError:
                 return False
             except (TimeoutError, BadInputError) as error:
                 raise BackendError(self.why_silent()) from error
-            if answer is None:
-                return False
-            self.hello = answer
-            if answer.get("protocol") == protocol.VERSION:
+            self.hello = answer["hello"]
+            if self.hello.get("protocol") == protocol.VERSION:
                 reach("client.greeted")
                 return True
             if self._is_replaced:
@@ -392,16 +379,6 @@ class SupervisorClient:
                 )
             self._is_replaced = True
         return False
-
-    async def _read_hello(self, reader: asyncio.StreamReader) -> Message | None:
-        while line := await reader.readline():
-            message = protocol.decode(line)
-            if "hello" in message:
-                hello: Message = message["hello"]
-                return hello
-            if "error" in message:
-                raise BackendError(f"the supervisor refuses: {message['error']}")
-        return None
 
     def _why_unreachable(self) -> str:
         fact = f"no supervisor answers on {os.path.join(self._config.runtime, anchor.SOCKET)}"
@@ -414,13 +391,7 @@ class SupervisorClient:
     # -- an anchor of one's own --------------------------------------------------------------------
 
     def _start_if_none(self) -> None:
-        """Start an anchor, unless systemd does, or one was started just now.
-
-        Raises:
-            BackendError: it cannot be started.
-        """
-        if self._config.is_service:
-            return
+        """Start an anchor, unless one runs or was started just now; raises BackendError."""
         alive = self._child is not None and self._child.poll() is None
         now_s = asyncio.get_running_loop().time()
         if alive or now_s < self._spawned_s + _RETRY_S:

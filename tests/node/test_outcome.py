@@ -25,7 +25,7 @@ def report(code=None, signal=9, **fields):
 def told(found, *, oom_kills=0, staging=None, seen=NOTHING):
     """Its start and its end."""
     start, end = ended(
-        Key(1, 1), found, 100.0, staging=staging, staged=None, seen=seen, oom_kills=oom_kills
+        Key(1, 1), found, 100.0, staging=staging, request=None, seen=seen, oom_kills=oom_kills
     )
     assert start.at_s == pytest.approx(end.at_s - 5.0, abs=0.5)
     return end
