@@ -17,7 +17,7 @@ import re
 import stat
 from collections.abc import Container, Iterable
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 
@@ -46,6 +46,8 @@ _OF_USERS: Final = "fuse"
 """Any user mounts these and names the source, which may lead to a directory that hangs."""
 _OF_ROOT: Final = ("btrfs", "bcachefs", "ubifs")
 """Filesystems with an anonymous device number that only root can mount."""
+_LAYERS: Final = ("upperdir", "lowerdir")
+"""Options of an overlay that name its directories."""
 _MOST_LAYERS: Final = 500
 """Directories of an overlay that are looked at: as many as Linux takes (fs/overlayfs/params.h)."""
 _UNESCAPED_COLON: Final = re.compile(r"(?<!\\):")
@@ -69,21 +71,6 @@ class PathDevice(msgspec.Struct, frozen=True, kw_only=True):
     description: str
     filesystem: str = ""
     devices: tuple[Device, ...] = ()
-
-
-class _Machine(NamedTuple):
-    """What a search goes by; ``visited`` has the mounts it came through, lest it goes round."""
-
-    root: Path
-    mounts: tuple[Mount, ...]
-    visited: frozenset[int] = frozenset()
-    touches: bool = True
-    """Paths that mounts' options name may be looked at; not those of a job's own mounts."""
-    layers: tuple[str, ...] = ("upperdir", "lowerdir")
-    """Options of an overlay whose directories count."""
-
-    def through(self, mount: Mount) -> _Machine:
-        return self._replace(visited=self.visited | {mount.mount_id})
 
 
 def leaf_devices(root: Path = _ROOT) -> tuple[Device, ...]:
@@ -114,28 +101,14 @@ def unaccounted_devices(root: Path = _ROOT) -> tuple[DeviceId, ...]:
     ``echo 1 > /sys/block/NAME/queue/iostats`` switches it on
     (Documentation/ABI/stable/sysfs-block).
     """
-    return tuple(
-        device_id(directory)
-        for directory in _leaf_directories(root)
-        if _read(directory / "queue/iostats") == "0"
-    )
+    leaves = _leaf_directories(root)
+    return tuple(device_id(each) for each in leaves if _read(each / "queue/iostats") == "0")
 
 
 def _leaf_directories(root: Path) -> list[Path]:
     blocks = _blocks(root)
-    loops = [each for each in blocks if find_backing_file(each) is not None]
-    machine = _Machine(root, read_mounts(root) if loops else ())
-    ends = {loop for loop in loops if _is_end(machine, loop)}
-    return [each for each in blocks if _is_disk(each) or each in ends]
-
-
-def _is_end(machine: _Machine, loop: Path) -> bool:
-    """True for a loop device below which no disk is to be seen: its file is on FUSE or NFS."""
-    file = find_backing_file(loop)
-    if file is None:
-        return False
-    below = _find_backing(machine, file)
-    return below.kind in ("nfs", "other") and below.filesystem != "" and not below.devices
+    search = _Search(root)
+    return [each for each in blocks if _is_disk(each) or search.is_end(each)]
 
 
 def find_device(
@@ -150,13 +123,11 @@ def find_device(
         is_written: only what is written below it counts: of an overlay its upper directory.
     """
     absolute = _resolve(os.fspath(path), root)
-    machine = _Machine(root, read_mounts(root))
-    if is_written:
-        machine = machine._replace(layers=("upperdir",))
-    directory = _find_node(machine, absolute)
+    search = _Search(root, layers=("upperdir",) if is_written else _LAYERS)
+    directory = _find_node(root, absolute)
     if directory is not None:
-        return _on_block(machine, absolute, directory, filesystem="")
-    return _find(machine, absolute)
+        return search.on_block(absolute, directory, filesystem="")
+    return search.find(absolute)
 
 
 def find_mount_devices(
@@ -170,8 +141,137 @@ def find_mount_devices(
         mount: where the files are.
         mounts: where the files of loop devices and layers of overlays are; None: as seen from here.
     """
-    machine = _Machine(root, read_mounts(root) if mounts is None else mounts, touches=False)
-    return _on_mount(machine, mount.mount_point, mount)
+    return _Search(root, mounts, touches=False).on_mount(mount.mount_point, mount)
+
+
+class _Search:
+    """Goes down from a path to its disks.
+
+    Args:
+        mounts: all that there are; None: as seen from here.
+        touches: paths that mounts' options name may be looked at; not those of a job's own mounts.
+        layers: options of an overlay whose directories count.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        mounts: tuple[Mount, ...] | None = None,
+        *,
+        touches: bool = True,
+        layers: tuple[str, ...] = _LAYERS,
+    ) -> None:
+        self._root = root
+        self._mounts = read_mounts(root) if mounts is None else mounts
+        self._touches = touches
+        self._layers = layers
+        self._through: list[int] = []
+        """Mounts that it came through, lest it goes round."""
+
+    def find(self, path: str) -> PathDevice:
+        mount = find_mount(self._mounts, path)
+        if mount is None or mount.mount_id in self._through:
+            text = "unknown: not on a visible mount"
+            return PathDevice(path=path, kind="other", description=text)
+        return self.on_mount(path, mount)
+
+    def on_mount(self, path: str, mount: Mount) -> PathDevice:
+        self._through.append(mount.mount_id)
+        try:
+            return self._look(path, mount)
+        finally:
+            self._through.pop()
+
+    def _look(self, path: str, mount: Mount) -> PathDevice:
+        name = mount.filesystem
+        if name == "overlay":
+            return self._on_overlay(path, mount)
+        if name in ("nfs", "nfs4"):
+            text = f"{name} from {mount.source} (network, no disk here)"
+            return PathDevice(path=path, kind="nfs", description=text, filesystem=name)
+        if name in MEMORY:
+            text = f"{name} (memory, no disk)"
+            return PathDevice(path=path, kind="tmpfs", description=text, filesystem=name)
+        directory = find_block(self._root, mount.device_number)
+        if directory is not None:
+            return self.on_block(path, directory, filesystem=name)
+        return self._on_source(path, mount)
+
+    def on_block(self, path: str, directory: Path, *, filesystem: str) -> PathDevice:
+        description = describe_block(directory)
+        if (file := find_backing_file(directory)) is not None:
+            description += f" on {self._find_backing(file).description}"
+        disks = self._disks([directory])
+        return PathDevice(
+            path=path,
+            kind="block" if disks else "other",
+            description=f"{filesystem} on {description}" if filesystem else description,
+            filesystem=filesystem,
+            devices=disks,
+        )
+
+    def _find_backing(self, file: str) -> PathDevice:
+        """The kernel names the file without links, and to look at it could hang where it lies."""
+        return self.find(os.path.normpath(file))
+
+    def is_end(self, loop: Path) -> bool:
+        """True for a loop device below which no disk is to be seen: its file is on FUSE or NFS."""
+        if (file := find_backing_file(loop)) is None:
+            return False
+        below = self._find_backing(file)
+        return below.kind in ("nfs", "other") and below.filesystem != "" and not below.devices
+
+    def _disks(self, directories: Iterable[Path]) -> tuple[Device, ...]:
+        """The leaf disks below block devices, through the files of loop devices; each once."""
+        disks: dict[Device, None] = {}
+        for leaf in (leaf for directory in directories for leaf in find_leaf_blocks(directory)):
+            file = find_backing_file(leaf)
+            if file is not None and not self.is_end(leaf):
+                disks.update(dict.fromkeys(self._find_backing(file).devices))
+            elif file is not None or _is_disk(leaf):
+                disks[_make_device(self._root, leaf)] = None
+        return tuple(disks)
+
+    def _on_overlay(self, path: str, mount: Mount) -> PathDevice:
+        """Writes go to the upper directory, reads come from any: that is the order of devices."""
+        directories = _overlay_directories(mount.options, self._layers)[:_MOST_LAYERS]
+        if self._touches:
+            seen = (each for each in directories if _is_visible(self._root, each))
+            layers = [self.find(_resolve(each, self._root)) for each in seen]
+        else:  # by name alone
+            layers = [self.find(os.path.normpath(each)) for each in directories]
+        known = [layer for layer in layers if layer.filesystem]
+        below = known[0].description if known else "directories that cannot be seen from here"
+        is_upper = len(self._layers) == 1 and known
+        return PathDevice(
+            path=path,
+            kind=known[0].kind if is_upper else "overlay",
+            description=f"overlay on {below}",
+            filesystem="overlay",
+            devices=tuple(dict.fromkeys(device for layer in known for device in layer.devices)),
+        )
+
+    def _on_source(self, path: str, mount: Mount) -> PathDevice:
+        """A filesystem with an anonymous device number that names its device: btrfs, bcachefs."""
+        is_named = mount.source.startswith("/dev/") and not mount.filesystem.startswith(_OF_USERS)
+        is_named = is_named and (self._touches or mount.filesystem in _OF_ROOT)
+        directories: list[Path] = []
+        for source in mount.source.split(":") if is_named else ():
+            resolved = _resolve(source, self._root)
+            directory = _find_node(self._root, resolved)
+            directory = directory or find_named_block(self._root, os.path.basename(resolved))
+            if directory is not None:
+                directories.append(directory)
+        if mount.filesystem == "btrfs" and directories:
+            directories = _btrfs_members(self._root, directories[0])
+        below = " and ".join(describe_block(directory) for directory in directories)
+        return PathDevice(
+            path=path,
+            kind="btrfs" if mount.filesystem == "btrfs" else "other",
+            description=f"{mount.filesystem} on {below or f'{mount.source} (no disk known)'}",
+            filesystem=mount.filesystem,
+            devices=self._disks(directories),
+        )
 
 
 def _resolve(path: str, root: Path) -> str:
@@ -183,99 +283,25 @@ def _resolve(path: str, root: Path) -> str:
     return full[len(base) :] or "/" if f"{full}/".startswith(f"{base}/") else os.path.normpath(path)
 
 
-def _below(root: Path, path: str) -> str:
-    return os.path.join(root, path.lstrip("/"))
-
-
-def _find_node(machine: _Machine, path: str) -> Path | None:
+def _find_node(root: Path, path: str) -> Path | None:
     """The sysfs directory of a block device's node; None where the path is no such node."""
     try:
-        status = os.stat(_below(machine.root, path))
+        status = os.stat(os.path.join(root, path.lstrip("/")))
     except OSError:
         return None
     if not stat.S_ISBLK(status.st_mode):
         return None
-    number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-    return find_block(machine.root, number)
+    return find_block(root, f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}")
 
 
-def _find(machine: _Machine, path: str) -> PathDevice:
-    mount = find_mount(machine.mounts, path)
-    if mount is None or mount.mount_id in machine.visited:
-        return PathDevice(path=path, kind="other", description="unknown: not on a visible mount")
-    return _on_mount(machine, path, mount)
-
-
-def _on_mount(machine: _Machine, path: str, mount: Mount) -> PathDevice:
-    name = mount.filesystem
-    if name == "overlay":
-        return _on_overlay(machine.through(mount), path, mount)
-    if name in ("nfs", "nfs4"):
-        text = f"{name} from {mount.source} (network, no disk here)"
-        return PathDevice(path=path, kind="nfs", description=text, filesystem=name)
-    if name in MEMORY:
-        text = f"{name} (memory, no disk)"
-        return PathDevice(path=path, kind="tmpfs", description=text, filesystem=name)
-    directory = find_block(machine.root, mount.device_number)
-    if directory is not None:
-        return _on_block(machine.through(mount), path, directory, filesystem=name)
-    return _on_source(machine.through(mount), path, mount)
-
-
-def _on_block(machine: _Machine, path: str, directory: Path, *, filesystem: str) -> PathDevice:
-    description = describe_block(directory)
-    file = find_backing_file(directory)
-    if file is not None:
-        description += f" on {_find_backing(machine, file).description}"
-    disks = _disks(machine, [directory])
-    return PathDevice(
-        path=path,
-        kind="block" if disks else "other",
-        description=f"{filesystem} on {description}" if filesystem else description,
-        filesystem=filesystem,
-        devices=disks,
-    )
-
-
-def _find_backing(machine: _Machine, file: str) -> PathDevice:
-    """The kernel names the file without links, and to look at it could hang where it lies."""
-    return _find(machine, os.path.normpath(file))
-
-
-def _disks(machine: _Machine, directories: Iterable[Path]) -> tuple[Device, ...]:
-    """The leaf disks below block devices, through the files of loop devices; each once."""
-    disks: dict[Device, None] = {}
-    for directory in directories:
-        for leaf in find_leaf_blocks(directory):
-            file = find_backing_file(leaf)
-            if file is not None and _is_end(machine, leaf):
-                disks[_make_device(machine.root, leaf)] = None
-            elif file is not None:
-                disks.update(dict.fromkeys(_find_backing(machine, file).devices))
-            elif _is_disk(leaf):
-                disks[_make_device(machine.root, leaf)] = None
-    return tuple(disks)
-
-
-def _on_overlay(machine: _Machine, path: str, mount: Mount) -> PathDevice:
-    """Writes go to the upper directory, reads come from any: that is the order of devices."""
-    directories = _overlay_directories(mount.options, machine.layers)[:_MOST_LAYERS]
-    if machine.touches:
-        visible = (each for each in directories if _is_visible(machine.root, each))
-        layers = [_find(machine, _resolve(each, machine.root)) for each in visible]
-    else:  # by name alone
-        layers = [_find(machine, os.path.normpath(each)) for each in directories]
-    known = [layer for layer in layers if layer.filesystem]
-    below = known[0].description if known else "directories that cannot be seen from here"
-    devices = dict.fromkeys(device for layer in known for device in layer.devices)
-    is_upper = len(machine.layers) == 1 and known
-    return PathDevice(
-        path=path,
-        kind=known[0].kind if is_upper else "overlay",
-        description=f"overlay on {below}",
-        filesystem="overlay",
-        devices=tuple(devices),
-    )
+def _is_visible(root: Path, directory: str) -> bool:
+    try:
+        os.stat(os.path.join(root, directory.lstrip("/")))
+    except PermissionError:  # it is there, which is all that was asked
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _overlay_directories(options: Iterable[str], names: Iterable[str]) -> list[str]:
@@ -288,41 +314,6 @@ def _overlay_directories(options: Iterable[str], names: Iterable[str]) -> list[s
             values[name].extend(_UNESCAPED_COLON.split(value) if name == "lowerdir" else [value])
     every = [re.sub(r"\\(.)", r"\1", text) for name in values for text in values[name]]
     return [text for text in every if text.startswith("/")]
-
-
-def _is_visible(root: Path, directory: str) -> bool:
-    try:
-        os.stat(_below(root, directory))
-    except PermissionError:  # it is there, which is all that was asked
-        return True
-    except OSError:
-        return False
-    return True
-
-
-def _on_source(machine: _Machine, path: str, mount: Mount) -> PathDevice:
-    """A filesystem with an anonymous device number that names its device: btrfs, bcachefs."""
-    is_named = mount.source.startswith("/dev/") and not mount.filesystem.startswith(_OF_USERS)
-    is_named = is_named and (machine.touches or mount.filesystem in _OF_ROOT)
-    sources = mount.source.split(":") if is_named else []
-    found = (_find_source(machine, source) for source in sources)
-    directories = [directory for directory in found if directory is not None]
-    if mount.filesystem == "btrfs" and directories:
-        directories = _btrfs_members(machine.root, directories[0])
-    below = " and ".join(describe_block(directory) for directory in directories)
-    return PathDevice(
-        path=path,
-        kind="btrfs" if mount.filesystem == "btrfs" else "other",
-        description=f"{mount.filesystem} on {below or f'{mount.source} (no disk known)'}",
-        filesystem=mount.filesystem,
-        devices=_disks(machine, directories),
-    )
-
-
-def _find_source(machine: _Machine, source: str) -> Path | None:
-    resolved = _resolve(source, machine.root)
-    directory = _find_node(machine, resolved)
-    return directory or find_named_block(machine.root, os.path.basename(resolved))
 
 
 def _btrfs_members(root: Path, member: Path) -> list[Path]:
@@ -422,22 +413,14 @@ def _is_disk(directory: Path) -> bool:
 
 
 def _make_device(root: Path, directory: Path) -> Device:
-    """What sysfs says of the device whose directory this is."""
+    """What sysfs says of the device whose directory this is; its model by udev first."""
     rotational = _read(directory / "queue/rotational")
+    model = read_udev(directory, "ID_MODEL") if root == _ROOT else ""
+    model = model.replace("_", " ").strip()
     return Device(
         id=device_id(directory),
-        model=_find_model(root, directory),
+        model=model or _read(directory / "device/model") or _read(directory / "device/name"),
         rotational=rotational == "1" if rotational else None,
-    )
-
-
-def _find_model(root: Path, directory: Path) -> str:
-    """ID_MODEL of the udev database, else what sysfs says; empty where neither does."""
-    model = read_udev(directory, "ID_MODEL") if root == _ROOT else ""
-    return (
-        model.replace("_", " ").strip()
-        or _read(directory / "device/model")
-        or _read(directory / "device/name")
     )
 
 
@@ -445,11 +428,9 @@ def read_udev(directory: Path, name: str) -> str:
     """A property of the device in the udev database; empty where that or the library is missing."""
     try:
         import pyudev
-    except ImportError:
-        return ""
-    try:
+
         device = pyudev.Devices.from_sys_path(pyudev.Context(), str(directory))
-    except ImportError:  # pyudev is there, libudev is not
+    except ImportError:  # also where pyudev is there, and libudev is not
         return ""
     except pyudev.DeviceNotFoundError:  # unplugged meanwhile
         return ""

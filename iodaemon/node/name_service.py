@@ -45,13 +45,6 @@ class Answer(NamedTuple, Generic[Value]):
     at_s: float
 
 
-class _Question(Generic[Value]):
-    """One that is under way, since when on the monotonic clock, or waits for a thread (inf)."""
-
-    answer: Future[Value]
-    began_s = math.inf
-
-
 class Lookups(Generic[Key, Value]):
     """Answers to one question about many; no caller waits longer than they say.
 
@@ -77,8 +70,9 @@ class Lookups(Generic[Key, Value]):
         self._on_silence = on_silence
         self._lock = threading.Lock()
         self._known: collections.OrderedDict[Key, Answer[Value]] = collections.OrderedDict()
-        self._nobody: dict[Key, None] = {}
-        self._asked: dict[Key, _Question[Value]] = {}
+        self._asked: dict[Key, Future[Value]] = {}
+        self._began_s: dict[Key, float] = {}
+        """On the monotonic clock, of those that have a thread."""
         self._turns = threading.Semaphore(MOST_AT_ONCE)
         self._silent: set[Key] = set()
         self._complained_s = -math.inf
@@ -127,26 +121,26 @@ class Lookups(Generic[Key, Value]):
         """The question under way; None: too many are."""
         with self._lock:
             if key in self._asked:
-                return self._asked[key].answer
+                return self._asked[key]
             if len(self._asked) >= _MOST_ASKED:
                 return None
-            asked = _Question[Value]()
-            asked.answer = in_thread(self._answer, key, asked)
-            if not asked.answer.done():  # it has a thread, which waits for the lock at least
+            asked = in_thread(self._answer, key)
+            if not asked.done():  # it has a thread, which waits for the lock at least
                 self._asked[key] = asked
-            return asked.answer
+            return asked
 
-    def _answer(self, key: Key, asked: _Question[Value]) -> Value:
+    def _answer(self, key: Key) -> Value:
         """In a thread of its own, which hangs perhaps; the process can end meanwhile."""
         with self._turns:
-            asked.began_s = time.monotonic()
+            with self._lock:
+                self._began_s[key] = time.monotonic()
             try:
                 value = self._look_up(key)
                 with self._lock:
                     self._keep(key, value)
             finally:
                 with self._lock:
-                    del self._asked[key]
+                    del self._asked[key], self._began_s[key]
                     self._silent.discard(key)
         return value
 
@@ -154,25 +148,20 @@ class Lookups(Generic[Key, Value]):
         """Remember it; what others than this thread read is never without it meanwhile."""
         self._known[key] = Answer(value, time.monotonic())
         self._known.move_to_end(key)
-        self._nobody.pop(key, None)
-        if value is None or value == frozenset():
-            self._nobody[key] = None
         while len(self._known) > _MOST_KEPT:
-            oldest = next(iter(self._nobody), key)
-            if oldest == key:
-                oldest = next(iter(self._known))
-            self._nobody.pop(oldest, None)
-            del self._known[oldest]
+            nobody = (
+                one
+                for one, answer in self._known.items()
+                if answer.value in (None, frozenset()) and one != key
+            )
+            del self._known[next(nobody, next(iter(self._known)))]
 
     def _note_silence(self, key: Key, waited_s: float) -> None:
         """This one was waited for in vain: all that is asked for so long is silent."""
         with self._lock:
             now_s = time.monotonic()
-            late = {
-                one
-                for one, asked in self._asked.items()
-                if one == key or now_s - asked.began_s >= waited_s
-            }
+            late = {one for one, at_s in self._began_s.items() if now_s - at_s >= waited_s}
+            late |= self._asked.keys() & {key}
             self._silent |= late
             if not late or now_s - self._complained_s < COMPLAIN_EVERY_S:
                 return

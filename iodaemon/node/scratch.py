@@ -104,11 +104,9 @@ class Scratch:
                 if answer.get("done") or answer.get("is_disk"):
                     break
             if not answer.get("done"):
-                problem = str(answer.get("problem", ""))
+                problem = _words_of(share, answer) or "no process could be had for it"
                 if answer.get("is_disk"):
-                    problem = disk_trouble.sentence(share.disk, problem, share.tier)
                     raise ScratchError(problem, share.disk)
-                problem = problem or "no process could be had for it"
                 raise ScratchError(f"scratch space cannot be had: {problem}", None)
             self._unmade.discard((key, share.disk))
             if type(answer.get("filesystem")) is int:
@@ -131,14 +129,15 @@ class Scratch:
         return f"{key.job}-{key.attempt}-{self._tag}"
 
     def _begin(self, job_id: JobId, work: Coroutine[Any, Any, None]) -> None:
-        if (before := self._tasks.pop(job_id, None)) is not None:
+        if (before := self._tasks.get(job_id)) is not None:
             before.cancel()
         task = self._tasks[job_id] = start_task(work)
-        task.add_done_callback(lambda done: self._done(job_id, done))
 
-    def _done(self, job_id: JobId, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(job_id) is task:
-            del self._tasks[job_id]
+        def drop(_: object) -> None:
+            if self._tasks.get(job_id) is task:
+                del self._tasks[job_id]
+
+        task.add_done_callback(drop)
 
     async def _ask(self, do: str, key: Key, share: Share, **more: object) -> Message:
         if (number := self._filesystems.get((key, share.disk))) is not None:
@@ -161,49 +160,48 @@ class Scratch:
             wait_s = max(_MEASURE_S, _REST * (asyncio.get_running_loop().time() - began_s))
             if is_over != was_over:
                 was_over = is_over
-                event = ev.ScratchUsed(
-                    at_s=self._timeline.now_s,
-                    job_id=JobId(key.job),
-                    attempt=key.attempt,
+                self._tell(
+                    ev.ScratchUsed,
+                    key,
                     used_bytes=used,
                     is_over=is_over,
                     ends=self.ends_over,
                     is_all=is_all,
                 )
-                self._post(event)
 
     async def _remove(self, free: Free) -> None:
         key, retry_s = Key(free.job_id, free.attempt), _FIRST_RETRY_S
         while True:
             need = "" if free.is_wanted else self._find_need(free.job_id, free.attempt)
             if need and not await self._are_empty(key, free.shares):
-                where = " and ".join(self.paths(key, free.shares))
-                self._keep(free, f"{need}; it lies in {where}", is_result=True)
+                problem = f"{need}; it lies in {' and '.join(self.paths(key, free.shares))}"
+                self._tell(ev.ScratchKept, key, problem=problem, is_result=True)
             else:
-                answers = [(share, await self._ask("remove", key, share)) for share in free.shares]
-                left = [
-                    (share, answer)
-                    for share, answer in answers
-                    if not answer.get("done")
-                    # never made there, on a disk that is of no use
-                    and not ((key, share.disk) in self._unmade and answer.get("is_disk"))
-                ]
-                if not left:
-                    self._unmade -= {(key, share.disk) for share in free.shares}
-                    for share in free.shares:
-                        self._filesystems.pop((key, share.disk), None)
-                    event = ev.ScratchRemoved(
-                        at_s=self._timeline.now_s, job_id=free.job_id, attempt=free.attempt
-                    )
-                    self._post(event)
+                problems = await self._remove_once(key, free.shares)
+                if not problems:
+                    self._tell(ev.ScratchRemoved, key)
                     return
-                problems = [_words_of(share, answer) for share, answer in left]
                 if not any(problems):
                     await asyncio.sleep(_AGAIN_S)
                     continue  # there is more, and time for another turn
-                self._keep(free, "; ".join(filter(None, problems)), is_result=False)
+                problem = "; ".join(filter(None, problems))
+                self._tell(ev.ScratchKept, key, problem=problem, is_result=False)
             await asyncio.sleep(retry_s)
             retry_s = min(2.0 * retry_s, _LAST_RETRY_S)
+
+    async def _remove_once(self, key: Key, shares: Sequence[Share]) -> list[str]:
+        """What is in the way of each directory that is left; empty: only time."""
+        problems = []
+        for share in shares:
+            answer = await self._ask("remove", key, share)
+            was_never = (key, share.disk) in self._unmade and answer.get("is_disk")  # of no use
+            if not (answer.get("done") or was_never):
+                problems.append(_words_of(share, answer))
+        if not problems:
+            for share in shares:
+                self._unmade.discard((key, share.disk))
+                self._filesystems.pop((key, share.disk), None)
+        return problems
 
     async def _are_empty(self, key: Key, shares: Sequence[Share]) -> bool:
         for share in shares:
@@ -234,15 +232,14 @@ class Scratch:
         failure = None if report is None else report.failure
         return need if failure is None else f"{need}: {failure[1]}"
 
-    def _keep(self, free: Free, problem: str, *, is_result: bool | None) -> None:
-        event = ev.ScratchKept(
-            at_s=self._timeline.now_s,
-            job_id=free.job_id,
-            attempt=free.attempt,
-            problem=problem,
-            is_result=is_result,
-        )
-        self._post(event)
+    def _tell(
+        self,
+        event: type[ev.ScratchUsed | ev.ScratchKept | ev.ScratchRemoved],
+        key: Key,
+        **fields: Any,
+    ) -> None:
+        now_s, job_id = self._timeline.now_s, JobId(key.job)
+        self._post(event(at_s=now_s, job_id=job_id, attempt=key.attempt, **fields))
 
 
 def _path(share: Share) -> str:
