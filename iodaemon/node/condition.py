@@ -34,9 +34,7 @@ LEAST_FREE_BYTES: Final = 256 << 20
 class Condition(NamedTuple):
     """One condition; as text ``FACT; CURE``, so that the fact has no semicolon.
 
-    Attributes:
-        fact: what is so: a sentence that names the path or the process.
-        cure: what to do.
+    ``fact`` is a sentence that names the path or the process, ``cure`` what to do.
     """
 
     fact: str
@@ -69,11 +67,7 @@ def not_counted(disks: Sequence[str]) -> Condition:
 
 
 class FoundError(OSError):
-    """What who writes there would meet; it names no file.
-
-    Attributes:
-        condition: as it was found, whatever is there later.
-    """
+    """What who writes there would meet, with the condition as it was found; it names no file."""
 
     def __init__(self, number: int, condition: Condition) -> None:
         super().__init__(number, os.strerror(number))
@@ -84,22 +78,13 @@ def of_error(path: str | os.PathLike[str], error: OSError) -> Condition:
     """Why this path, or what was to be made in it, cannot be used."""
     if isinstance(error, FoundError):
         return error.condition
-    fact, cure = _DISK.get(error.errno or 0, ("", ""))
-    if error.errno == errno.ENOSPC and _lacks_inodes(path):
-        fact, cure = _NO_INODE
-    if fact:
-        return Condition(fact.format(os.fspath(path)), cure)
-    why = error.strerror or str(error)
-    return Condition(f"{os.fspath(path)} cannot be used ({why})", "see that it can")
-
-
-def _lacks_inodes(path: str | os.PathLike[str]) -> bool:
-    """Whether blocks are left there, and no inodes."""
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return False
-    return found.f_bavail > 0 and found.f_files > 0 and found.f_favail == 0
+    fact, cure = _DISK.get(error.errno or 0, ("{} cannot be used ({})", "see that it can"))
+    if error.errno == errno.ENOSPC:
+        with contextlib.suppress(OSError):
+            found = os.statvfs(path)
+            if found.f_bavail > 0 and found.f_files > 0 and found.f_favail == 0:
+                fact, cure = _NO_INODE
+    return Condition(fact.format(os.fspath(path), error.strerror or str(error)), cure)
 
 
 def find_full_or_read_only(path: str | os.PathLike[str]) -> Condition | None:

@@ -12,11 +12,11 @@ behind CXL is a node without CPUs, which belongs to no socket.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from iodaemon.core.platform import DeviceId, Partition, PartitionId, Slot, SlotId
+from iodaemon.core.platform import Partition, PartitionId, Slot, SlotId
 from iodaemon.errors import ConfigError
 from iodaemon.node.devices import device_numa_node, leaf_names
 from iodaemon.supervisor.reap import read_status
@@ -94,23 +94,22 @@ def read_topology(
     online = _find_list(root / _CPU / "online")
     usable = allowed_cpus if online is None else allowed_cpus & online
     groups = _divide(sockets, usable, online) if sockets else _packages(root, usable)
-    nodes = _node_cpus(root)
-    with_memory = _memory_nodes(root, nodes, allowed_nodes)
+    numbers = _find_list(root / _NODE / "online") or frozenset()  # none on a kernel without NUMA
+    nodes = {node: _find_list(root / _NODE / f"node{node}/cpulist") for node in sorted(numbers)}
+    with_memory = _find_list(root / _NODE / "has_memory")
+    with_memory = frozenset(nodes) if with_memory is None else with_memory
+    with_memory &= with_memory if allowed_nodes is None else allowed_nodes
     devices = {name: device_numa_node(root, name) for name in leaf_names(root)}
-    own = [{node for node in nodes if nodes[node] & cpus} for cpus in groups]
+    own = [{node for node, cpus in nodes.items() if cpus and cpus & group} for group in groups]
     return tuple(
         Partition(
             id=PartitionId(number),
             slots=_slots(root, cpus, slot),
             memory_nodes=tuple(sorted(own[number] & with_memory)),
-            near_devices=_near(devices, own[number]),
+            near_devices=tuple(name for name, node in devices.items() if node in own[number]),
         )
         for number, cpus in enumerate(groups)
     )
-
-
-def _near(devices: Mapping[DeviceId, int | None], nodes: set[int]) -> tuple[DeviceId, ...]:
-    return tuple(name for name, node in devices.items() if node in nodes)
 
 
 def _packages(root: Path, cpus: frozenset[int]) -> list[frozenset[int]]:
@@ -134,25 +133,6 @@ def _slots(root: Path, cpus: frozenset[int], kind: SlotKind) -> tuple[Slot, ...]
     return tuple(Slot(id=SlotId(number), cpus=slots[number]) for number in sorted(slots))
 
 
-def _node_cpus(root: Path) -> dict[int, frozenset[int]]:
-    """The online CPUs of each NUMA node; empty on a kernel without NUMA."""
-    numbers = _find_list(root / _NODE / "online") or frozenset()
-    return {
-        number: _find_list(root / _NODE / f"node{number}/cpulist") or frozenset()
-        for number in sorted(numbers)
-    }
-
-
-def _memory_nodes(
-    root: Path, nodes: Mapping[int, frozenset[int]], allowed: frozenset[int] | None
-) -> frozenset[int]:
-    """NUMA nodes that have memory which may be used."""
-    with_memory = _find_list(root / _NODE / "has_memory")
-    if with_memory is None:
-        with_memory = frozenset(nodes)
-    return with_memory if allowed is None else with_memory & allowed
-
-
 def _divide(
     sockets: Sequence[str], usable: frozenset[int], online: frozenset[int] | None
 ) -> list[frozenset[int]]:
@@ -163,43 +143,27 @@ def _divide(
             cannot be used.
     """
     groups: list[frozenset[int]] = []
+    cure = f"write CPUs of {format_cpu_list(usable)}"
     for text in sockets:
-        cpus = _parse_socket(text, usable)
+        try:
+            cpus = parse_cpu_list(text)
+        except ValueError as error:
+            raise ConfigError(f"{_KEY}: {error}; {cure}") from error
+        if not cpus:
+            raise ConfigError(f"{_KEY}: {text!r} is an empty list; {cure}, or leave it out")
         for earlier, other in zip(groups, sockets, strict=False):
             if common := cpus & earlier:
                 raise ConfigError(
                     f"{_KEY}: {text!r} has CPU {format_cpu_list(common)} in common with "
                     f"{other!r}; name each CPU once"
                 )
-        _check_usable(text, cpus, usable=usable, online=online)
+        wrong, why = cpus - usable, "may not be used by this daemon"
+        if online is not None and cpus - online:
+            wrong, why = cpus - online, "does not exist or is offline"
+        if wrong:
+            raise ConfigError(f"{_KEY}: {text!r}: CPU {format_cpu_list(wrong)} {why}; {cure}")
         groups.append(cpus)
     return groups
-
-
-def _check_usable(
-    text: str, cpus: frozenset[int], *, usable: frozenset[int], online: frozenset[int] | None
-) -> None:
-    wrong, why = cpus - usable, "may not be used by this daemon"
-    if online is not None and cpus - online:
-        wrong, why = cpus - online, "does not exist or is offline"
-    if wrong:
-        raise ConfigError(
-            f"{_KEY}: {text!r}: CPU {format_cpu_list(wrong)} {why}; "
-            f"write CPUs of {format_cpu_list(usable)}"
-        )
-
-
-def _parse_socket(text: str, usable: frozenset[int]) -> frozenset[int]:
-    try:
-        cpus = parse_cpu_list(text)
-    except ValueError as error:
-        raise ConfigError(f"{_KEY}: {error}; write CPUs of {format_cpu_list(usable)}") from error
-    if not cpus:
-        raise ConfigError(
-            f"{_KEY}: {text!r} is an empty list; write CPUs of {format_cpu_list(usable)}, "
-            "or leave it out"
-        )
-    return cpus
 
 
 def _find_text(path: Path) -> str | None:

@@ -66,7 +66,7 @@ class OpenFiles:
     """
 
     def __init__(self, root: Path, position: Position) -> None:
-        self._root = root
+        self._proc = f"{root}/proc"
         self._position = position
         self._parse = lru_cache(_MOST_TABLES)(_Table)
         self._tables: dict[str, _Table] = {}
@@ -84,8 +84,8 @@ class OpenFiles:
         is_known = False
         for pid in members[:MOST_PROCESSES]:
             try:
-                table = self._table(pid)
-                mounts = _open_mounts(self._root, pid, left)
+                table = self._find_table(pid)
+                mounts = self._find_mounts(pid, left)
                 found = {number: table.find(mount_id) for number, mount_id in mounts.items()}
                 if not (data or words or any(found.values())):
                     places |= table.find_at(self._read_link(pid, "cwd"))
@@ -98,18 +98,28 @@ class OpenFiles:
                 into |= line
         return [line.decode("latin-1") for line in data or words or places] if is_known else None
 
-    def _table(self, pid: int) -> _Table:
+    def _find_table(self, pid: int) -> _Table:
         """The mounts that this process sees; read once a sweep for all of its namespace."""
         namespace = self._read_link(pid, "ns/mnt")
         if namespace not in self._tables:
-            text = read_file(f"{self._root}/proc/{pid}/mountinfo", MOST_TABLE_BYTES)
+            text = read_file(f"{self._proc}/{pid}/mountinfo", MOST_TABLE_BYTES)
             self._tables[namespace] = self._parse(text)
         return self._tables[namespace]
+
+    def _find_mounts(self, pid: int, most: int) -> dict[int, int]:
+        """The mount of each of the first so many descriptors that is not a directory's."""
+        found = {}
+        directory = f"{self._proc}/{pid}/fdinfo"
+        for number in sorted(map(int, os.listdir(directory)))[:most]:
+            said = known(f"{directory}/{number}", _FDINFO.search)
+            if said is not None and not int(said[1], 8) & os.O_DIRECTORY:
+                found[number] = int(said[2])
+        return found
 
     def _read_link(self, pid: int, name: str) -> str:
         """A process that hangs in execve(2) does not answer."""
         self._position.enter(pid)
-        return os.readlink(f"{self._root}/proc/{pid}/{name}")
+        return os.readlink(f"{self._proc}/{pid}/{name}")
 
 
 class _Table:
@@ -128,13 +138,3 @@ class _Table:
         """The same for the mount that a path without links is on."""
         mount = find_mount([mount for mount, _ in self._mounts.values()], path)
         return set() if mount is None else self.find(mount.mount_id)
-
-
-def _open_mounts(root: Path, pid: int, most: int) -> dict[int, int]:
-    """The mount of every descriptor that is not a directory's, the first so many of them."""
-    found = {}
-    for number in sorted(map(int, os.listdir(f"{root}/proc/{pid}/fdinfo")))[:most]:
-        said = known(f"{root}/proc/{pid}/fdinfo/{number}", _FDINFO.search)
-        if said is not None and not int(said[1], 8) & os.O_DIRECTORY:
-            found[number] = int(said[2])
-    return found

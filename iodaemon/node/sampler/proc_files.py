@@ -447,6 +447,8 @@ def is_executing(pid: int) -> bool:
 
 # -- cgroups ---------------------------------------------------------------------------------------
 
+NONE_BELOW: Final = b"nr_descendants 0\n"
+"""In cgroup.stat."""
 _MOST_CGROUPS: Final = 64
 """Of one job: its own, and those that it made below that."""
 
@@ -513,7 +515,7 @@ def read_members(cgroup: str) -> list[int]:
         directory = directories.pop(0)
         try:
             pids += parse_procs(read_file(f"{directory}/cgroup.procs"))
-            if b"nr_descendants 0\n" in read_small(f"{directory}/cgroup.stat"):
+            if NONE_BELOW in read_small(f"{directory}/cgroup.stat"):
                 continue
             with os.scandir(directory) as entries:
                 directories += [entry.path for entry in entries if entry.is_dir()]

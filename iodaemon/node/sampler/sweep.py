@@ -19,7 +19,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Container
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -28,6 +27,7 @@ from iodaemon.node.sampler.job_io import JobIo, Position, SilentError, Watch
 from iodaemon.node.sampler.node_counters import NodeCountersReader
 from iodaemon.node.sampler.open_files import MOST_JOBS, PERIOD, OpenFiles
 from iodaemon.node.sampler.proc_files import (
+    NONE_BELOW,
     KeptFile,
     Reader,
     is_executing,
@@ -64,7 +64,6 @@ _RECORD_BYTES: Final = 64
 _NO_GROUP: Final = 65534
 _WHOLE_BYTES: Final = 4000
 """A list of processes that is shorter is whole: one read gives a page, less a part of a line."""
-_NONE_BELOW: Final = b"nr_descendants 0\n"
 _JSON: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
@@ -112,10 +111,11 @@ class Job:
         self.number, self.attempt, self.holder, self.silent = number, attempt, holder, silent
         self.record = b""
         self.members: list[int] = []
-        self._settings = settings
         self._root = settings.root.rstrip("/")
         has_own = holder is None and settings.jobs is not None
         self._cgroup = f"{settings.jobs}/{number}.{attempt}" if has_own else None
+        output = f"{settings.outputs}/{number}.{attempt}"
+        self._outputs = () if settings.outputs is None else (output, f"{output}.report")
         self._cpu = KeptFile(f"{self._cgroup}/cpu.stat")
         self._procs = KeptFile(f"{self._cgroup}/cgroup.procs")
         self._io = JobIo(settings.root, position)
@@ -141,12 +141,7 @@ class Job:
         return [self.number, self.attempt, self.silent, self._moved, gauges]
 
     def read(self, sweep: int, record: bytes) -> None:
-        """Read its counters.
-
-        Args:
-            sweep: its number.
-            record: what ``look`` says.
-        """
+        """Read its counters, in the sweep of this number; ``record`` is what ``look`` said."""
         if self.silent is not None and not is_executing(self.silent):
             self.silent = None
         is_full = self._readings < _FIRST_READINGS or not (sweep + self.number) % _SELDOM
@@ -155,11 +150,13 @@ class Job:
         self._moved, self.record = moved, b"" if moved is None else record
         self._times = parse_cpu_stat(record)
         is_full = is_full or moved is None
-        if is_full or _disk_bytes(moved) != _disk_bytes(before):  # who waits for I/O asked for it
-            self._io_stall_s = self._stall_s("io")
+        # who waits for I/O asked for it
+        if is_full or moved is None or before is None or moved[:2] != before[:2]:
+            self._io_stall_s = self._of_cgroup("io.pressure", parse_pressure)
         if is_full:
             resident = sum_resident_bytes(self._root, self.members)
-            self._seldom = (resident, self._stall_s("memory"), self._measure_output())
+            memory_stall_s = self._of_cgroup("memory.pressure", parse_pressure)
+            self._seldom = (resident, memory_stall_s, self._measure_output())
             self.look_at_disks()
 
     def _count(self, *, is_full: bool) -> Use | None:
@@ -181,16 +178,13 @@ class Job:
         try:
             if is_full:
                 below = known(f"{self._cgroup}/cgroup.stat", bytes)
-                self._has_below = below is not None and _NONE_BELOW not in below
+                self._has_below = below is not None and NONE_BELOW not in below
             if self._has_below:
                 return read_members(self._cgroup)
             text = self._procs.read()
             return parse_procs(text if len(text) < _WHOLE_BYTES else read_file(self._procs.path))
         except NoData:
             return []
-
-    def _stall_s(self, resource: str) -> float | None:
-        return self._of_cgroup(f"{resource}.pressure", parse_pressure)
 
     def look_at_disks(self) -> bool:
         """Read what it moved there: on what lies upon leaf disks it would count twice.
@@ -221,21 +215,15 @@ class Job:
         The files are their user's, who may make them large without writing to them.
         """
         taken = []
-        if self._settings.outputs is not None:
-            own = f"{self._settings.outputs}/{self.number}.{self.attempt}"
-            for path in (own, f"{own}.report"):
-                with contextlib.suppress(OSError):
-                    taken.append(os.lstat(path).st_blocks * _BLOCK_BYTES)
+        for path in self._outputs:
+            with contextlib.suppress(OSError):
+                taken.append(os.lstat(path).st_blocks * _BLOCK_BYTES)
         return sum(taken) if taken else None
 
     def close(self) -> None:
         self._io.close()
         self._cpu.close()
         self._procs.close()
-
-
-def _disk_bytes(use: Use | None) -> tuple[int, int] | None:
-    return None if use is None else (use.read_bytes, use.written_bytes)
 
 
 class Sampler:
@@ -248,17 +236,13 @@ class Sampler:
     """
 
     def __init__(self, settings: Settings, opened: dict[str, Any], position: Position) -> None:
-        root = Path(settings.root)
+        self._settings = settings
         self._devices: dict[str, str] = opened["devices"]
-        self._make_job = partial(
-            Job,
-            settings=settings,
-            position=position,
-            disks=frozenset(self._devices.values()),
-        )
+        self._disks = frozenset(self._devices.values())
         self._position = position
         self._jobs: dict[int, Job] = {}
         self._sweeps = 0
+        root = Path(settings.root)
         self._diskstats = f"{root}/proc/diskstats"
         self._node = NodeCountersReader(root, opened["cpus"], settings.jobs)
         self._files = OpenFiles(root, position)
@@ -300,7 +284,12 @@ class Sampler:
             if job is not None and (job.attempt, job.holder) != (attempt, holder):
                 job.close()
                 job = None
-            self._jobs[number] = job or self._make_job(number, attempt, holder, silent)
+            self._jobs[number] = job or Job(
+                *(number, attempt, holder, silent),
+                settings=self._settings,
+                position=self._position,
+                disks=self._disks,
+            )
             self._position.is_careful |= silent is not None
         for job in before.values():
             job.close()
