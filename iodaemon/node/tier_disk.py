@@ -39,14 +39,12 @@ _PATIENCE_S: Final = 5.0
 def probe_disks(paths: Iterable[str], *, is_shared: bool) -> dict[str, DiskFacts]:
     """What is found at each path, as this process sees it.
 
-    Each is looked at in a thread of its own: one that hangs holds up nobody.
+    Each is looked at in a thread of its own: one that hangs holds up nobody. What a look raises,
+    whatever that is, is raised.
 
     Args:
         paths: of disks, absolute.
         is_shared: jobs of all users are to use them, whose directories root makes; else this one's.
-
-    Raises:
-        Exception: what a look raised, whatever that is.
     """
     looks = {path: in_thread(probe_disk, path, is_shared=is_shared) for path in paths}
     done, _ = wait(looks.values(), _PATIENCE_S)
@@ -61,20 +59,16 @@ def probe_disk(path: str, *, is_shared: bool = False) -> DiskFacts:
 
 
 def read_answer(path: str, answer: Mapping[str, Any]) -> DiskFacts:
-    """What the supervisor's helper found there (wish ``look``).
-
-    Args:
-        path: as it was asked.
-        answer: to it, which is done or says why not.
-    """
+    """What the supervisor's helper found at this path (wish ``look``)."""
     if not answer.get("done"):
         no_process = "cannot be looked at (no process can be made); see that one can"
         return DiskFacts(problem=answer.get("problem") or no_process)
-    if not answer["mounts"]:
-        return _facts(answer["found"], None)
-    mounts = parse_mountinfo(answer["mounts"].encode("latin-1"))
-    mount = find_mount(mounts, os.path.normpath(path))
-    return _facts(answer["found"], None if mount is None else find_mount_devices(mount, mounts))
+    below = None
+    if answer["mounts"]:
+        mounts = parse_mountinfo(answer["mounts"].encode("latin-1"))
+        mount = find_mount(mounts, os.path.normpath(path))
+        below = None if mount is None else find_mount_devices(mount, mounts)
+    return _facts(answer["found"], below)
 
 
 def _facts(found: Mapping[str, Any], below: PathDevice | None) -> DiskFacts:
@@ -94,11 +88,7 @@ def find_kind(below: PathDevice) -> DiskKind:
 def _kind_of(device: Device) -> DiskKind:
     if device.id.startswith("nvme"):
         return "nvme"
-    rate = _udev_rate(device)
+    directory = find_named_block(Path("/"), device.id)
+    rate = "" if directory is None else read_udev(directory, "ID_ATA_ROTATION_RATE_RPM")
     rotates = int(rate) > 0 if rate.isdigit() else device.rotational
     return "ssd" if rotates is False else "hdd"
-
-
-def _udev_rate(device: Device) -> str:
-    directory = find_named_block(Path("/"), device.id)
-    return "" if directory is None else read_udev(directory, "ID_ATA_ROTATION_RATE_RPM")

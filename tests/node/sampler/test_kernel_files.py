@@ -4,6 +4,7 @@ import errno
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -137,12 +138,63 @@ def test_the_file_of_this_machine_parses_again_and_again_or_has_no_data(name):
 # -- one by one ------------------------------------------------------------------------------------
 
 
-def disk_of(name, disk):
-    return disk_counters(parse_diskstats(fixture(name))[disk])
+@pytest.mark.parametrize(
+    ("parse", "text", "expected"),
+    [
+        (parse_pressure, fixture("pressure-6.18.44"), 2.013255),
+        (parse_pressure, fixture("pressure-5.10-cpu"), 29.304411),  # without a line of full
+        (parse_cpu_stat, fixture("cpu_stat-6.18.44"), (72.749449, 47.614033)),
+        (parse_cpu_stat, fixture("cpu_stat-5.10"), (0.007215, 0.0031)),  # with the controller's
+        (parse_refaults, fixture("vmstat-6.18.44"), 6383892),
+        (parse_refaults, fixture("vmstat-4.19"), 730),  # in one line
+        (parse_refaults, b"workingset_refault_anon 5\nworkingset_refault_file 7\n", 12),
+        (
+            lambda text: parse_memory_stat(text)[0],  # without shared memory
+            fixture("memory_stat-6.1-v2"),
+            94371840 + 10436608,
+        ),
+        (
+            parse_io_stat,  # Linux 5.10 does not end the line of a device of which it says nothing
+            b"7:7 7:6 8:0 rbytes=4096 wbytes=512 rios=1 wios=1 dbytes=0 dios=0\n",
+            {"8:0": (4096, 512)},
+        ),
+        (
+            parse_io_stat,
+            b"8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6 cost.usage=7 use_delay=0\n",
+            {"8:0": (1, 2)},
+        ),
+        (
+            partial(parse_statm, page_bytes=4096),
+            fixture("statm-6.18.44"),
+            Statm(size_bytes=765 * 4096, resident_bytes=429 * 4096, text_bytes=5 * 4096),
+        ),
+    ],
+)
+def test_a_known_text_has_known_counters_in_base_units(parse, text, expected):
+    assert expected == parse(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "disk", "last"),
+    [
+        ("diskstats-4.19", "nvme0n1", (2048, 0, 16777216, 310, 0, 0)),  # no flushes before 5.5
+        ("diskstats-4.4", "sda", (0, 0, 0, 0, 0, 0)),  # no discards before 4.18
+    ],
+)
+def test_what_an_older_kernel_does_not_count_is_0(name, disk, last):
+    assert last == parse_diskstats(fixture(name))[disk][-6:]
+
+
+def test_devices_have_the_kernels_names_and_a_line_that_is_cut_short_none():
+    text = fixture("diskstats-6.1")
+
+    assert ["loop0", "sda", "sda1", "cciss/c0d0"] == list(parse_diskstats(text))
+    assert ["loop0", "sda", "sda1"] == list(parse_diskstats(text[: text.rindex(b" 0 0\n")]))
+    assert ["sda"] == list(parse_diskstats(text, frozenset({"sda", "sdz"})))
 
 
 def test_a_diskstats_line_of_17_fields_fills_all_counters():
-    counters = disk_of("diskstats-6.18.44", "vda")
+    counters = disk_counters(parse_diskstats(fixture("diskstats-6.18.44"))["vda"])
 
     expected = DeviceCounters(
         reads=43602,
@@ -166,54 +218,11 @@ def test_a_diskstats_line_of_17_fields_fills_all_counters():
     assert expected == counters
 
 
-def test_a_kernel_before_5_5_has_discards_and_no_flushes():
-    counters = disk_of("diskstats-4.19", "nvme0n1")
-
-    assert (
-        counters.discards,
-        counters.discards_merged,
-        counters.discarded_sectors,
-        counters.discard_ms,
-        counters.flushes,
-        counters.flush_ms,
-    ) == (2048, 0, 16777216, 310, 0, 0)
-
-
-def test_a_kernel_before_4_18_has_neither_discards_nor_flushes():
-    counters = disk_of("diskstats-4.4", "sda")
-
-    assert (
-        counters.busy_ms,
-        counters.queue_ms,
-        counters.discards,
-        counters.flushes,
-    ) == (122512, 463616, 0, 0)
-
-
 def test_fields_of_a_later_kernel_are_ignored():
     text = fixture("diskstats-6.18.44")
     later = text.replace(b"\n", b" 77 88\n")
 
     assert parse_diskstats(text) == parse_diskstats(later)
-
-
-def test_device_names_are_those_of_the_kernel():
-    names = list(parse_diskstats(fixture("diskstats-6.1")))
-
-    assert names == ["loop0", "sda", "sda1", "cciss/c0d0"]
-
-
-def test_only_the_wanted_devices_are_parsed():
-    counters = parse_diskstats(fixture("diskstats-6.1"), frozenset({"sda", "sdz"}))
-
-    assert list(counters) == ["sda"]
-
-
-def test_a_last_line_that_is_cut_short_is_left_out():
-    text = fixture("diskstats-6.1")
-    cut = text[: text.rindex(b" 0 0\n")]
-
-    assert list(parse_diskstats(cut)) == ["loop0", "sda", "sda1"]
 
 
 def test_a_kept_descriptor_sees_later_values(tmp_path):
@@ -265,19 +274,6 @@ def test_proc_io_has_the_seven_counters():
     assert expected == parse_io(fixture("proc_io-6.18.44"))
 
 
-def test_proc_io_of_a_kernel_that_counts_no_bytes_is_no_data():
-    with pytest.raises(ValueError, match="seven lines"):
-        parse_io(b"rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\n")
-
-
-def test_pressure_totals_are_seconds():
-    assert 2.013255 == parse_pressure(fixture("pressure-6.18.44"))
-
-
-def test_pressure_without_a_full_line_is_known_as_well():
-    assert 29.304411 == parse_pressure(fixture("pressure-5.10-cpu"))
-
-
 def test_meminfo_is_in_bytes():
     expected = Meminfo(
         total_bytes=24682416 * 1024,
@@ -286,39 +282,25 @@ def test_meminfo_is_in_bytes():
         available_bytes=24369828 * 1024,
     )
 
-    assert expected == parse_meminfo(fixture("meminfo-6.18.44"))
-
-
-def test_meminfo_of_an_old_kernel_has_unknown_available_memory():
-    text = fixture("meminfo-6.18.44").replace(b"MemAvailable:", b"SomethingElse:")
-
-    assert parse_meminfo(text).available_bytes is None
-
-
-def test_cpu_stat_is_in_seconds():
-    assert (72.749449, 47.614033) == parse_cpu_stat(fixture("cpu_stat-6.18.44"))
-
-
-def test_cpu_stat_ignores_what_the_controller_adds():
-    assert (0.007215, 0.0031) == parse_cpu_stat(fixture("cpu_stat-5.10"))
-
-
-def test_statm_counts_pages():
-    expected = Statm(size_bytes=765 * 4096, resident_bytes=429 * 4096, text_bytes=5 * 4096)
-
-    assert expected == parse_statm(fixture("statm-6.18.44"), page_bytes=4096)
+    text = fixture("meminfo-6.18.44")
+    assert expected == parse_meminfo(text)
+    old = text.replace(b"MemAvailable:", b"SomethingElse:")
+    assert parse_meminfo(old).available_bytes is None
 
 
 def test_mountinfo_names_source_and_options():
     mount = find_mount(parse_mountinfo(fixture("mountinfo-6.18.44")), "/var/lib")
 
     assert mount is not None
-    assert (
-        mount.device_number,
-        mount.filesystem,
-        mount.source,
-        mount.options[1],
-    ) == ("254:0", "ext4", "/dev/vda", "discard")
+    found = (mount.device_number, mount.filesystem, mount.source, mount.options[1])
+    assert ("254:0", "ext4", "/dev/vda", "discard") == found
+
+
+def test_of_two_mounts_on_one_directory_the_upper_one_holds():
+    mount = find_mount(parse_mountinfo(fixture("mountinfo-6.18.44")), "/dev/shm/x")
+
+    assert mount is not None
+    assert mount.mount_id == 30
 
 
 @pytest.mark.parametrize(
@@ -338,15 +320,6 @@ def test_a_path_is_on_the_mount_that_the_kernel_walks_to(path, filesystem, mount
 
     assert mount is not None
     assert (filesystem, mount_point) == (mount.filesystem, mount.mount_point)
-
-
-def test_of_two_mounts_on_one_directory_the_upper_one_holds():
-    text = fixture("mountinfo-6.18.44")
-
-    mount = find_mount(parse_mountinfo(text), "/dev/shm/x")
-
-    assert mount is not None
-    assert mount.mount_id == 30
 
 
 def test_an_escaped_comma_does_not_split_a_mount_option():
@@ -382,29 +355,6 @@ def test_io_stat_has_each_layer_for_itself():
     mirror = (2048, 32 << 20)
     assert {"259:0", "254:0", "254:1", "253:0", "9:9"} == found.keys()
     assert (mirror, 64 << 20) == (found["9:9"], found["253:0"][1])
-
-
-def test_devices_that_io_stat_names_without_ending_their_line_are_passed_over():
-    found = parse_io_stat(b"7:7 7:6 8:0 rbytes=4096 wbytes=512 rios=1 wios=1 dbytes=0 dios=0\n")
-
-    assert {"8:0": (4096, 512)} == found
-
-
-def test_what_cost_models_add_to_io_stat_is_passed_over():
-    text = b"8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6 cost.usage=7 use_delay=0\n"
-
-    assert {"8:0": (1, 2)} == parse_io_stat(text)
-
-
-def test_refaults_of_page_cache_and_swap_are_added():
-    assert parse_refaults(fixture("vmstat-6.18.44")) == 6383892
-
-    text = b"workingset_refault_anon 5\nworkingset_refault_file 7\n"
-    assert parse_refaults(text) == 12
-
-
-def test_a_kernel_before_5_9_counts_refaults_in_one_line():
-    assert parse_refaults(fixture("vmstat-4.19")) == 730
 
 
 @pytest.mark.parametrize(
@@ -444,12 +394,6 @@ def test_the_cgroups_of_a_process_are_told_by_controller():
         "name=systemd": "/",
         "": "/d e",
     }
-
-
-def test_page_cache_of_a_cgroup_is_what_can_be_given_up_without_shared_memory():
-    cache_bytes, _ = parse_memory_stat(fixture("memory_stat-6.1-v2"))
-
-    assert cache_bytes == 94371840 + 10436608
 
 
 def test_version_1_tells_page_cache_with_all_that_is_below():
