@@ -1,8 +1,7 @@
-"""The real server as a backend: jobs by the supervisor's hand, counters by one's own reading.
+"""The backend for a real server: the supervisor runs the jobs, the sampler reads the counters.
 
-Decisions come in by ``perform`` and go out as wishes; the supervisor's reports come back as events.
-A wish that is lost with a supervisor is made good by ``sync``, so nothing is asked twice and no
-answer is waited for.
+``perform`` sends decisions to the supervisor as wishes; its reports become events. After a lost
+connection ``sync`` repeats what still counts, so no wish is sent twice and no answer is awaited.
 """
 
 from __future__ import annotations
@@ -51,17 +50,17 @@ from iodaemon.supervisor.protocol import LONGEST_LINE, Message
 log = logging.getLogger(__name__)
 
 _BLOCKED_S: Final = 5.0
-"""Starts pause this long after one failed for a reason of the machine, not of the job."""
+"""Starts pause this long after one failed for a reason of the machine."""
 _KILL_PATIENCE_S: Final = 5.0
-"""A job that still has processes this long after SIGKILL gets a reason that names them."""
+"""This long after SIGKILL a reason names the processes that are left."""
 _START_HANGS: Final = (
     "its start hangs: its output, error or working directory is on a server that does not answer"
 )
 _SYNC_WITHIN_S: Final = 20.0
 _READING_WITHIN_S: Final = 1.0
-"""What the end waits for a reading that is under way, which takes milliseconds."""
+"""How long ``close`` waits for a reading, which takes milliseconds."""
 _BEAT_WITHIN_S: Final = 0.5
-"""What a sample waits for the supervisor's word on ended processes."""
+"""How long a sample waits for the use of ended processes."""
 _OVER: Final = ("ended", "lost", "failed")
 STRANGER: Final = "it runs and the journal does not know it; it is left alone, end it by hand"
 
@@ -71,13 +70,13 @@ class LinuxNode:
 
     Args:
         post: takes every event; called in the event loop.
-        launch_of: what to run for a start (``daemon.launching``).
-        job_of: the job as it is now; None: it is forgotten.
-        supervisor: how the root side is begun, and where it is.
+        launch_of: returns what to run for a start (``daemon.launching``).
+        job_of: returns the job as it is now, or None if it is forgotten.
+        supervisor: how to start the supervisor, and where it listens.
     """
 
     offers: frozenset[type] = frozenset(get_args(Decision))
-    """Once it is open without ``Throttle``, where jobs have no ``io.max``."""
+    """After ``open``, without ``Throttle`` if jobs have no ``io.max``."""
 
     def __init__(
         self,
@@ -134,10 +133,10 @@ class LinuxNode:
             self.offers -= {Throttle}
 
     async def close(self) -> str:
-        """Let go of everything; running jobs run on, none is left standing still.
+        """Close all connections. Jobs run on, suspended ones too.
 
         Returns:
-            What remains to be done, and by whom; empty: nothing.
+            A sentence about jobs that may stay suspended, or the empty string.
         """
         self.scratch.close()
         for task in list(self._tasks):
@@ -154,12 +153,12 @@ class LinuxNode:
         return f"jobs {' '.join(map(str, still))} may stand still: {self.client.why_silent()}"
 
     def pids(self, job_id: JobId) -> list[int]:
-        """The job's processes; empty for a job that does not run, and where nobody can look now."""
+        """The job's processes; empty if it does not run or nothing can be read now."""
         attempt = self._attempts.get(job_id)
         return [] if attempt is None else attempt.pids()
 
     def job_of(self, pid: int) -> JobId | None:
-        """The job that a process belongs to; None: to none, or nobody can tell."""
+        """The job that a process belongs to, or None if there is none or it is unknown."""
         text = known(f"/proc/{pid}/cgroup", bytes) or b""
         names = set(re.split(r"[/\n]", text.decode(errors="replace")))
         for attempt in self._attempts.values():
@@ -171,7 +170,7 @@ class LinuxNode:
     # -- decisions -------------------------------------------------------------------------------
 
     def perform(self, decision: Decision) -> None:
-        """Begin to carry the decision out; an event answers."""
+        """Begin to carry out the decision; an event reports the result."""
         match decision:
             case Start():
                 self._let_run(decision)
@@ -200,14 +199,13 @@ class LinuxNode:
                 assert_never(decision)
 
     def describe_stop(self, job_id: JobId) -> str:
-        """What of the job was stopped by a signal, its own or somebody's, or frozen by hand."""
+        """See ``Attempt.describe_stop``."""
         attempt = self._attempts.get(job_id)
         return "" if attempt is None else attempt.describe_stop()
 
     def prepare(self, starts: Iterable[Start]) -> None:
-        """Have their processes made while the starts are written down, but of those with
-        directories. These are made once a start is durable, so that somebody knows of them who
-        removes them.
+        """Prepare processes while the journal stores the starts. Starts with directories wait until
+        they are durable: a directory that nobody knows of is never removed.
         """
         for start in starts:
             if not start.shares:
@@ -240,7 +238,7 @@ class LinuxNode:
             self._prepare(attempt, dict(self._launch_of(start)))
 
     def settled(self, jobs: Iterable[Job]) -> None:
-        """The records of these jobs are durable: how their attempts ended may be forgotten."""
+        """Forget the ended attempts of these jobs, whose records are durable."""
         for job in jobs:
             keys = self._over.get(job.id)
             if not keys:
@@ -252,7 +250,7 @@ class LinuxNode:
                 del self._over[job.id]
 
     def discard_output(self, job_id: JobId, attempt: int) -> None:
-        """Have the output and the report of an attempt removed."""
+        """Remove the output and the report of an attempt."""
         self._spawn(self._discard(Key(job_id, attempt)))
 
     async def _discard(self, key: Key) -> None:
@@ -266,7 +264,6 @@ class LinuxNode:
         task.add_done_callback(self._tasks.discard)
 
     async def _make_space(self, attempt: Attempt, start: Start) -> None:
-        """Make its directories, then have its process made."""
         launch = dict(self._launch_of(start))
         scratch = launch.pop("scratch")
         try:
@@ -288,7 +285,6 @@ class LinuxNode:
         return {**launch, "command": command, "environment": environment, "report": True}
 
     def _prepare(self, attempt: Attempt, launch: Launch) -> None:
-        """Have its process made, and let it run if that is durable."""
         attempt.launch = launch
         line = encode_wish("prepare", key=str(attempt.key), launch=launch)
         if len(line) > LONGEST_LINE:
@@ -302,7 +298,7 @@ class LinuxNode:
         self._tell_again(attempt)
 
     def _fail_start(self, attempt: Attempt, problem: str, **more: Any) -> None:
-        """It never ran; ``more`` are fields of ``StartFailed``."""
+        """Post that it never ran; ``more`` are fields of ``StartFailed``."""
         self._drop(attempt)
         event = ev.StartFailed(
             at_s=self._timeline.now_s,
@@ -314,14 +310,12 @@ class LinuxNode:
         self._post(event)
 
     def _hold(self, attempt: Attempt, *, is_still: bool) -> None:
-        """Freeze or thaw it; while no supervisor answers, the last that was asked waits for one."""
         attempt.wants_still = is_still
         self.client.wish("freeze" if is_still else "thaw", key=str(attempt.key))
         if self.client.problem:
             self._delay(attempt, self.client.problem)
 
     def _cap(self, attempt: Attempt, cap: Cap | None) -> None:
-        """Slow it down, or let it move what it can; the next decision follows a failure."""
         read = {} if cap is None else cap.read_bytes_per_s
         written = {} if cap is None else cap.written_bytes_per_s
         attempt.caps = {}
@@ -343,7 +337,7 @@ class LinuxNode:
         self._post(ev.CapFailed(at_s=at_s, job_id=attempt.job_id, problem=problem))
 
     def _tell(self, attempt: Attempt, number: int) -> None:
-        """End it. What is not yet its command hears no SIGTERM: that waits until it is."""
+        """End it. SIGTERM waits until its command runs: before that nothing would act on it."""
         if attempt.launch is not None and not attempt.may_run:
             return  # it was the attempt before: this one's start is not written down yet
         attempt.told, attempt.wants_still = number, False
@@ -372,7 +366,7 @@ class LinuxNode:
         self._post(ev.StopDelayed(at_s=now_s, job_id=attempt.job_id, problem=problem))
 
     def _tell_block(self, starts_problem: str | None = None) -> None:
-        """Say why nothing starts; given, that is for a reason of the machine; empty: no more."""
+        """Post why no job starts. ``starts_problem`` sets or clears a reason of the machine."""
         if starts_problem is not None:
             self._starts_problem = starts_problem
         problem = self.client.problem or self._starts_problem
@@ -381,7 +375,6 @@ class LinuxNode:
     # -- what the supervisor says ----------------------------------------------------------------
 
     def _on_trouble(self, problem: str) -> None:
-        """No supervisor answers, or one does again: nothing starts, and what was asked waits."""
         self._tell_block()
         for attempt in self._attempts.values() if problem else ():
             if attempt.told is not None or attempt.wants_still is not bool(attempt.is_frozen):
@@ -476,7 +469,7 @@ class LinuxNode:
             self._tell(attempt, signal.SIGTERM)  # it may not have been asked yet
 
     def _on_freezing(self, attempt: Attempt, *, is_frozen: bool) -> None:
-        """What somebody else froze is found when it is asked for (``describe_stop``)."""
+        """Post a change; what somebody else froze is found by ``describe_stop``."""
         if is_frozen == attempt.is_frozen or (is_frozen and not attempt.wants_still):
             return
         attempt.is_frozen = is_frozen
@@ -492,7 +485,7 @@ class LinuxNode:
         self._post(outcome.failed(attempt.key, report, self._timeline.now_s))
 
     def _on_absent(self, attempt: Attempt, adopted: Job | None) -> None:
-        """Nothing is known of it there: it never ran, unless the records are not the same."""
+        """The supervisor does not know it: it never ran, unless the records are new."""
         if attempt.launch is not None:
             self._prepare(attempt, attempt.launch)
         elif adopted is None:
@@ -536,10 +529,9 @@ class LinuxNode:
             self._post(event)
 
     def _count_oom_kills(self, attempt: Attempt, report: Message) -> int:
-        """Processes of the machine killed for want of memory as it ended; 0: not by that.
+        """How many processes of the machine the kernel killed for memory as this job was killed.
 
-        Where the kernel counts by cgroup the report says it; where the job was told to end, that
-        is why.
+        0 if the report tells it (from the job's cgroup), or if the job was told to end.
         """
         is_known = "memory" in self.client.controls or attempt.told is not None
         if is_known or not outcome.was_killed(report):
@@ -559,7 +551,6 @@ class LinuxNode:
         self._post(outcome.lost(attempt.key, note, now_s, report=report, by_reboot=by_reboot))
 
     def _drop(self, attempt: Attempt) -> None:
-        """Its end is posted; once that is durable the supervisor may forget it."""
         if self._attempts.get(attempt.job_id) is attempt:
             del self._attempts[attempt.job_id]
         self._over[attempt.job_id].add(attempt.key)
@@ -568,11 +559,11 @@ class LinuxNode:
     # -- after a restart, of the daemon or of the supervisor -------------------------------------
 
     async def adopt(self, jobs: Iterable[Job], *, same_boot: bool, ledger: str) -> None:
-        """Post what became of the jobs that the journal has as live (the restart table).
+        """Post what became of the live jobs of the journal (the restart table).
 
         Args:
-            same_boot: False when the machine was restarted since the journal was written.
-            ledger: the identity of the supervisor's records then; empty: not known.
+            same_boot: False if the machine was restarted since the journal was written.
+            ledger: the identity of the supervisor's records then, or empty if unknown.
         """
         self._same_boot = same_boot
         self._same_ledger = ledger in ("", self.client.hello.get("ledger"))
@@ -585,7 +576,7 @@ class LinuxNode:
         await asyncio.wait({self._synced}, timeout=_SYNC_WITHIN_S)
 
     def _sync(self) -> None:
-        """Say what is counted on; a report of each answers. What was asked may have been lost."""
+        """Ask for a report of each attempt, and repeat wishes that may have been lost."""
         ledger = str(self.client.hello["ledger"])
         is_same, self._ledger = self._ledger in ("", ledger), ledger
         for attempt in list(self._attempts.values()):
@@ -604,17 +595,14 @@ class LinuxNode:
     # -- samples ---------------------------------------------------------------------------------
 
     def sample(self) -> None:
-        """Have all counters read; SampleTaken answers.
-
-        While the last reading is still under way this one is skipped, and counted.
-        """
+        """Read all counters; ``SampleTaken`` has them. Skipped during an unfinished reading."""
         if self._reading is not None and not self._reading.done():
             self.samples_skipped += 1
             return
         self._reading = asyncio.ensure_future(self._sample())
 
     async def _sample(self) -> None:
-        """What was reaped is asked for first: who ends then is missing once, never doubled."""
+        # Use of reaped processes first: what ends in between is missing once, never counted twice.
         at_s = self._timeline.now_s
         self._oom_kills.look(at_s)
         await self.client.beat(_BEAT_WITHIN_S)
@@ -623,7 +611,7 @@ class LinuxNode:
         self._post(ev.SampleTaken(at_s=self._timeline.now_s, sample=sample))
 
     def _log_silent(self, sample: Sample) -> None:
-        """Log once that a process does not answer, and that its job can be read again."""
+        """Log when a process stops answering and when its job can be read again."""
         pids = {job_id: counters.silent_pid for job_id, counters in sample.jobs.items()}
         silent = {job_id: pid for job_id, pid in pids.items() if pid is not None}
         for job_id, pid in silent.items():

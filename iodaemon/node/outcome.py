@@ -1,8 +1,7 @@
-"""What became of an attempt: events, by what the supervisor and the job's own program report.
+"""Events from reports: those of the supervisor (``supervisor.protocol``), and those of the program
+in which a job with scratch directories runs (``staging``).
 
-The supervisor's reports are described in ``supervisor.protocol``, those of the program in which a
-job with scratch directories runs in ``staging``. The file with the latter is the job's user's, who
-may write anything into it: it says something of that job only.
+The job's user may write anything into the latter, so they count for that job only.
 """
 
 from __future__ import annotations
@@ -36,18 +35,17 @@ LOST: Final = "how it ended is not known: what kept it was killed, or its record
 
 
 def began(key: Key, report: Message, now_s: float) -> ev.JobStarted:
-    """Its start; ``now_s`` is on our timeline, the report says when."""
+    """The start of a job; ``now_s`` is on the daemon's timeline."""
     at_s = moment(report.get("started_us"), now_s)
     return ev.JobStarted(at_s=at_s, job_id=JobId(key.job), attempt=key.attempt)
 
 
 def moment(at_us: int | None, now_s: float) -> float:
-    """When something was, on our timeline, by how long ago it was; None: now."""
+    """The time on the daemon's timeline of a time of CLOCK_MONOTONIC; now for None."""
     return now_s if at_us is None else now_s - max(0.0, time.monotonic() - at_us / 1e6)
 
 
 def failed(key: Key, report: Message, now_s: float) -> ev.StartFailed:
-    """Why it never ran."""
     code, is_lasting = report.get("code"), bool(report.get("is_lasting"))
     return ev.StartFailed(
         at_s=now_s,
@@ -69,14 +67,14 @@ def ended(
     seen: IoTotals,
     oom_kills: int = 0,
 ) -> list[ev.Event]:
-    """Its whole life.
+    """The start and the end of a job.
 
     Args:
-        staging: what its prolog and epilog reported; None: it has none.
+        staging: what its prolog and epilog reported, if it has space.
         request: the space that it had.
-        seen: what it had read and written when it was last looked at.
-        oom_kills: so many processes of the machine were killed for want of memory as it ended, one
-            of which was probably its own.
+        seen: its I/O in the last sample.
+        oom_kills: how many processes of the machine were killed for memory as it ended; one of
+            them was probably its own.
     """
     at_s = moment(report.get("ended_us"), now_s)
     start = began(key, report, at_s)
@@ -112,7 +110,7 @@ def ended(
 
 
 def totals_of(report: Message) -> IoTotals:
-    """What it read and wrote, without what was deleted before it reached the disk."""
+    """Its I/O without what was deleted before it reached the disk."""
     use = report.get("use", {})
     return IoTotals(
         read_bytes=use.get("read_bytes", 0),
@@ -123,9 +121,9 @@ def totals_of(report: Message) -> IoTotals:
 
 
 def _not_below(seen: IoTotals, totals: IoTotals) -> IoTotals:
-    """A total never falls, also where the kernel reaped children of the job by itself.
+    """Totals that never fall: if the kernel reaped children itself, ``totals`` may be too small.
 
-    Calls are never taken back, so that more of them were seen proves it.
+    Calls are never taken back, so a larger number of them in ``seen`` proves it.
     """
     if not totals.at_least and (seen.operations or 0) <= (totals.operations or 0):
         return totals
@@ -142,7 +140,7 @@ def lost(
     report: Message | None = None,
     by_reboot: bool = False,
 ) -> ev.JobExited:
-    """The end of a job of which nobody knows how it ended."""
+    """The end of a job whose exit status is unknown."""
     return ev.JobExited(
         at_s=now_s,
         job_id=JobId(key.job),
@@ -155,13 +153,13 @@ def lost(
 
 
 def was_killed(report: Message) -> bool:
-    """Whether it, or the last command of a shell that it was, ended by SIGKILL."""
+    """Whether the job, or the last command of its shell, ended by SIGKILL."""
     how = report.get("exit", {})
     return bool(how.get("signal") == signal.SIGKILL or how.get("code") == _TOLD_BY_SIGKILL)
 
 
 def why_not_started(job: Job, platform: Platform) -> str:
-    """Why a start that was written down and never carried out is not to be; empty: it is."""
+    """Why a journaled start that never happened is not repeated; empty if it is."""
     if job.state is JobState.STOPPING or job.partition is None:
         return "cancelled before it was started"
     if not platform.has_slots(job.partition, job.slots):
@@ -175,7 +173,6 @@ def _storable(text: str) -> str:
 
 
 def _tell(memory: Message) -> str:
-    """What the kernel killed it, or a part of it, for."""
     limit, nodes = memory.get("limit_bytes"), memory.get("nodes")
     if memory.get("at_limit") and limit is not None:
         why = f"its limit of {format_bytes(limit)} (--mem) was reached"
@@ -189,7 +186,7 @@ def _tell(memory: Message) -> str:
 
 
 def find_ends(outputs: Path) -> Mapping[str, Message]:
-    """How attempts ended, by their keys, as the supervisor wrote it down at the last shutdown."""
+    """How attempts ended, by key, as the supervisor stored it at the last shutdown."""
     try:
         return msgspec.json.decode((outputs.parent / ENDS).read_bytes(), type=dict[str, Message])
     except (OSError, msgspec.DecodeError):
@@ -197,7 +194,7 @@ def find_ends(outputs: Path) -> Mapping[str, Message]:
 
 
 def read_ledger(path: Path) -> Ledger | None:
-    """None: there is none."""
+    """The ledger at this path, or None."""
     try:
         fd = os.open(path, _OPEN)
     except FileNotFoundError:
@@ -216,7 +213,7 @@ Step = Literal["in", "run", "out"]
 
 
 class StepEnd(msgspec.Struct, frozen=True):
-    """How a step ended (``failed``: a line for people; None: well), and what it moved on disks."""
+    """Why a step failed (None: it did not), and the bytes that it moved on disks."""
 
     failed: str | None
     read_bytes: _Count
@@ -224,14 +221,14 @@ class StepEnd(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, kw_only=True, rename={"came": "in", "went": "out"}):
-    """What was reported so far; None: not that.
+    """What was reported so far; what was not is None.
 
     Attributes:
-        step: the last one that began.
-        came: how the prolog ended.
-        went: likewise the epilog.
+        step: the last step that began.
+        came: the end of the prolog.
+        went: the end of the epilog.
         problem: why the command could not be executed.
-        status: how the command ended, as wait(2) has it, where somebody waits for it.
+        status: the command's wait(2) status, if the program waits for it.
     """
 
     step: Step | None = None
@@ -242,7 +239,7 @@ class Report(msgspec.Struct, kw_only=True, rename={"came": "in", "went": "out"})
 
     @property
     def failure(self) -> tuple[str, str] | None:
-        """The step that failed, and how, in a line."""
+        """The step that failed, and a line about it."""
         if self.came is not None and self.came.failed is not None:
             return "in", self.came.failed
         if self.went is not None and self.went.failed is not None:
@@ -252,7 +249,7 @@ class Report(msgspec.Struct, kw_only=True, rename={"came": "in", "went": "out"})
         return None
 
     def staged(self, request: ScratchRequest) -> Staged | None:
-        """What was copied; None: nothing was to be."""
+        """What was copied, or None if nothing was to be."""
         if request.input_path is None and request.output_path is None:
             return None
         come = self.came or StepEnd("it did not end", 0, 0)
@@ -267,7 +264,7 @@ class Report(msgspec.Struct, kw_only=True, rename={"came": "in", "went": "out"})
 
 
 def read_report(outputs: Path, job_id: int, attempt: int) -> Report | None:
-    """What an attempt has reported; None: nothing, or it cannot be read."""
+    """The report of an attempt, or None if there is no readable one."""
     try:
         fd = os.open(outputs / f"{job_id}.{attempt}.report", _OPEN)
     except OSError:
@@ -304,15 +301,15 @@ _KEPT_COUNTS: Final = 8
 
 
 def count_oom_kills(path: str = "/proc/vmstat") -> int | None:
-    """Processes of the machine that were killed for memory; None: the kernel does not say."""
+    """How many processes of the machine were killed for memory; None if unknown."""
     return known(path, lambda text: find_count(text, b"oom_kill"), read_file)
 
 
 class OomKills:
     """Remembers how many processes of the machine were killed for memory, and when.
 
-    The kernel does not say whose process it was: beside an end by a SIGKILL that was not sent from
-    here it makes want of memory the probable cause. ``read`` is ``count_oom_kills``.
+    The kernel does not name them: together with a SIGKILL that the daemon did not send they make
+    lack of memory the probable cause.
     """
 
     def __init__(self, read: Callable[[], int | None] = count_oom_kills) -> None:
@@ -327,7 +324,7 @@ class OomKills:
             self._readings.append((at_s, count))
 
     def count(self, ended_s: float) -> int:
-        """How many were killed from shortly before this time until now; 0: none, or not known."""
+        """How many were killed from shortly before this time until now; 0 if unknown."""
         before = [kills for at_s, kills in self._readings if at_s <= ended_s - _KILLED_WITHIN_S]
         first = [kills for at_s, kills in self._readings if at_s <= ended_s]
         now = self._read()

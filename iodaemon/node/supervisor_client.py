@@ -1,7 +1,7 @@
-"""The daemon's end of the line to the supervisor; starts an anchor where none runs.
+"""The daemon's connection to the supervisor; starts an anchor if none runs.
 
-Wishes are states, so nothing is asked again here: after each connection the owner says by ``sync``
-what it counts on (``supervisor.protocol``). While there is no line, wishes are dropped.
+Wishes are states (``supervisor.protocol``), so this module repeats none: without a connection they
+are dropped, and after each new one its owner sends ``sync``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from iodaemon.supervisor.protocol import BadInputError, LineReader, Message
 log = logging.getLogger(__name__)
 
 _ANSWER_WITHIN_S: Final = 10.0
-"""A supervisor that has been started listens after about 0.1 s; more than this is a failure."""
+"""A started supervisor listens after about 0.1 s."""
 _LEAVE_WITHIN_S: Final = 5.0
 _RETRY_S: Final = 1.0
 _POLL_S: Final = 0.01
@@ -39,7 +39,7 @@ _READ_BYTES: Final = 1 << 18
 
 
 def start_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Begin it. If it fails that is a bug: the loop's exception handler stops the daemon."""
+    """Start a task. A failure is a bug: the loop's exception handler stops the daemon."""
     loop = asyncio.get_running_loop()
 
     def tell(task: asyncio.Task[None]) -> None:
@@ -64,16 +64,16 @@ class SupervisorClient:
     """One connection at a time, renewed for as long as the daemon lives.
 
     Args:
-        messages: where an anchor that is started here writes to; in the state directory.
-        on_connected: runs after each connection but the first, and after this daemon stood still
-            for so long that the supervisor may have let all jobs run on.
-        on_message: takes each report and each refusal.
-        on_used: takes what jobs have used, by key, as often as a beat is answered.
-        on_trouble: runs when ``problem`` changes.
+        messages: the log of an anchor that is started here; in the state directory.
+        on_connected: called after each connection except the first, and after this daemon stood
+            still for so long that the supervisor may have let all jobs run on.
+        on_message: called with each report and each refusal.
+        on_used: called with what jobs used, by key, after each answered beat.
+        on_trouble: called when ``problem`` changes.
 
     Attributes:
-        hello: what the supervisor said of itself.
-        problem: why no wish is carried out now; empty: wishes are.
+        hello: how the supervisor described itself.
+        problem: why no wish is carried out now; empty if wishes are.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class SupervisorClient:
 
     @property
     def pid(self) -> int:
-        """Of the supervisor; 0: none was ever reached."""
+        """The supervisor's pid; 0 if none was ever reached."""
         return int(self.hello.get("pid", 0))
 
     @property
@@ -117,7 +117,7 @@ class SupervisorClient:
 
     @property
     def jobs_cgroup(self) -> str | None:
-        """The cgroup below which each job has its own, named by its key; None: there is none."""
+        """The parent of the jobs' cgroups, which are named by key. None without cgroups."""
         base = self.hello.get("base")
         return None if base is None else f"{base}/jobs"
 
@@ -128,7 +128,7 @@ class SupervisorClient:
         self._tasks = [start_task(self._stay_connected(reader)), start_task(self._keep_beating())]
 
     async def close(self) -> bool:
-        """Say goodbye: all jobs run on, and a supervisor without any ends. Whether it heard it."""
+        """Leave: jobs run on, and a supervisor without jobs ends. Returns whether it answered."""
         self._is_closing = True
         running = None
         if self._connected.is_set():
@@ -143,7 +143,7 @@ class SupervisorClient:
         return running is not None
 
     async def hang_up(self) -> None:
-        """Say nothing any more, and no goodbye: another line of this daemon's follows."""
+        """Close the connection without leaving: the daemon opens another one."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -152,33 +152,33 @@ class SupervisorClient:
     # -- wishes ------------------------------------------------------------------------------------
 
     def wish(self, wish: str, **fields: object) -> bool:
-        """Send it, if there is a line, which is returned; the next ``sync`` makes good for it."""
+        """Send a wish. Returns whether there is a connection; if not, ``sync`` makes up for it."""
         self.send(encode_wish(wish, **fields))
         if wish == "freeze":
             self.flush()
         return self._writer is not None
 
     def send(self, line: bytes) -> None:
-        """Likewise, a wish that is encoded already. All of one moment go out together."""
+        """Send an encoded wish, together with all others of this turn of the event loop."""
         if self._writer is not None:
             if not self._unsent:
                 asyncio.get_running_loop().call_soon(self.flush)
             self._unsent += line
 
     def flush(self) -> None:
-        """Send what there is now, not at the end of this moment."""
+        """Send all wishes now."""
         if self._writer is not None and self._unsent:
             self._writer.write(bytes(self._unsent))
         self._unsent.clear()
 
     async def beat(self, within_s: float) -> None:
-        """Have ``on_used`` told what was used; returns in any case after this time."""
+        """Ask for a call of ``on_used``; returns after it, or after this time."""
         if self._connected.is_set():
             with contextlib.suppress(TimeoutError, ConnectionError):
                 await asyncio.wait_for(asyncio.shield(self._begin_beat()), within_s)
 
     async def ask_scratch(self, **fields: object) -> Message:
-        """The answer to a ``scratch`` wish; asked again of the next supervisor if one dies."""
+        """The answer to a ``scratch`` wish, which is repeated if the supervisor dies."""
         while True:
             await self._connected.wait()
             self._asked += 1
@@ -199,7 +199,7 @@ class SupervisorClient:
         return self._expect("beat")
 
     def _expect(self, what: str) -> asyncio.Future[Message]:
-        """The answer to come; one for all who wait for the same."""
+        """The future answer, one for all callers that wait for the same."""
         if what not in self._answers:
             self._answers[what] = asyncio.get_running_loop().create_future()
         return self._answers[what]
@@ -207,7 +207,7 @@ class SupervisorClient:
     # -- staying in touch --------------------------------------------------------------------------
 
     async def _keep_beating(self) -> None:
-        """Let the supervisor hear of us, and notice one that says nothing."""
+        """Show the supervisor that this daemon lives, and notice one that does not answer."""
         loop = asyncio.get_running_loop()
         between_s = min(self._config.grace_s / anchor.BEATS, _MOST_BETWEEN_BEATS_S)
         while True:
@@ -234,7 +234,7 @@ class SupervisorClient:
                 self._on_connected()
 
     def why_silent(self) -> str:
-        """Why the supervisor does not answer, what to do, and what that costs meanwhile."""
+        """Why the supervisor does not answer, what to do, and the consequences meanwhile."""
         return (
             f"{why_silent(self.pid)}; meanwhile no job starts, is suspended or ended, and "
             f"suspended ones run on after {self._config.grace_s:g} s"
@@ -266,7 +266,6 @@ class SupervisorClient:
             self._on_connected()
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        """Take in what it says, until the line ends."""
         lines = LineReader()
         while True:
             try:
@@ -308,11 +307,7 @@ class SupervisorClient:
                 answer.exception()  # whoever waits for it hears of it; else nobody has to
 
     async def _connect(self) -> asyncio.StreamReader:
-        """A connection to a supervisor that has said hello.
-
-        Raises:
-            BackendError: none answers.
-        """
+        """A connection to a supervisor that has said hello; BackendError if none answers."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _ANSWER_WITHIN_S
         while True:
@@ -326,7 +321,7 @@ class SupervisorClient:
             await asyncio.sleep(_POLL_S)
 
     async def _open_line(self) -> asyncio.StreamReader | None:
-        """By its socket, or by its second address should somebody have removed that."""
+        """Connect to its socket, or to its second address if somebody removed that."""
         path = os.path.join(self._config.runtime, anchor.SOCKET)
         for address in (path, anchor.abstract_address(self._config)):
             try:
@@ -346,12 +341,10 @@ class SupervisorClient:
         return None
 
     async def _greet(self, reader: asyncio.StreamReader) -> bool:
-        """True once it has said hello; False when the line has ended.
+        """Whether it said hello; False if the connection ended, BackendError if it is of no use.
 
-        One of another release is asked to become the installed program, which ends the line.
-
-        Raises:
-            BackendError: it says nothing, or cannot be understood.
+        A supervisor of another release is asked to become the installed program, which ends the
+        connection.
         """
         for wish in ("hello", "reexec"):
             self.wish(wish, protocol=protocol.VERSION, state=self._state)
@@ -391,7 +384,7 @@ class SupervisorClient:
     # -- an anchor of one's own --------------------------------------------------------------------
 
     def _start_if_none(self) -> None:
-        """Start an anchor, unless one runs or was started just now; raises BackendError."""
+        """Start an anchor unless one runs or was started just now; BackendError if it fails."""
         alive = self._child is not None and self._child.poll() is None
         now_s = asyncio.get_running_loop().time()
         if alive or now_s < self._spawned_s + _RETRY_S:
@@ -413,7 +406,7 @@ class SupervisorClient:
         reach("client.spawned")
 
     async def _see_off(self, child: subprocess.Popen[bytes], *, is_over: bool) -> None:
-        """Wait for an anchor without jobs to end; one that keeps jobs stays."""
+        """Wait until an anchor without jobs ends; one with jobs stays."""
         until_s = asyncio.get_running_loop().time() + _LEAVE_WITHIN_S
         while is_over and asyncio.get_running_loop().time() < until_s:
             if child.poll() is not None:
@@ -424,7 +417,7 @@ class SupervisorClient:
 
 
 def _open_messages(path: Path) -> BinaryIO:
-    """The anchor's log, or nowhere: a root side that cannot be heard is better than none."""
+    """The anchor's log, or /dev/null: a supervisor without a log is better than none."""
     try:
         return open(path, "ab")
     except OSError as error:

@@ -1,7 +1,5 @@
-"""The daemon's side of the sampler: has one started, asks for sweeps, and knows the totals.
-
-What has to outlive a sampler is kept here: what was seen of each job at most, and what was waited
-for outside of it.
+"""The daemon's side of the sampler: has one started, asks for sweeps, and keeps the totals, which
+outlive a sampler.
 """
 
 from __future__ import annotations
@@ -30,15 +28,15 @@ from iodaemon.supervisor.ledger import Key, Use
 log = logging.getLogger(__name__)
 
 _START_WITHIN_S: Final = 2.0
-"""It begins in 0.1 s on an idle machine. A sample does without one that takes longer."""
+"""It begins in 0.1 s on an idle machine. A sample does not wait longer for it."""
 _AGAIN_S: Final = 5.0
-"""Before another one is asked for in place of one that never came."""
+"""Until another one is asked for if one does not connect."""
 _ANSWER_WITHIN_S: Final = 10.0
-"""After that another one is started: this one is stopped, or hangs unnoticed (``Watch``)."""
+"""Until another one is started: this one is stopped, or hangs unnoticed by ``Watch``."""
 _MOST_TRIES: Final = 8
-"""Samplers that may end in one sample."""
+"""Samplers that may end during one sample."""
 _APART: Final = 64
-"""Samples for which a job is left out that ended two samplers, one after the other."""
+"""A job that ended two samplers in succession is left out for so many samples."""
 _MOUNTS_KEPT: Final = 256
 _LARGEST: Final = 1 << 26
 """Bytes of an answer, at most: of 100,000 jobs with as many devices each as are common."""
@@ -62,7 +60,7 @@ class _Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What the sampler says (the package's ``__init__``)."""
+    """See the package docstring."""
 
     silent: tuple[_Count, _Count] | None = None
     jobs: tuple[_Row, ...] = ()
@@ -75,16 +73,16 @@ class Track:
     """What is known of one job.
 
     Attributes:
-        holder: the process that holds it; None: it has a cgroup.
-        reaped: what its processes moved that were waited for; None: the supervisor has not said.
-        told: likewise, from the next sweep on; None: nothing new.
-        row: the last one; None: there was none.
-        highest: totals of what it moved; no counter of them falls.
-        counters: as they were sampled last.
-        looks: disks that its open files were on at the last two looks; None: not known.
-        devices: at any of the two, for programs close and reopen files; None: not known.
-        silent: the process that a sampler could not read; None: there is none.
-        apart: samples for which it is still left out.
+        holder: the process that holds it, if it has no cgroup.
+        reaped: the I/O of its reaped processes. None until the supervisor reports it.
+        told: a newer value of ``reaped``, for the next sweep.
+        row: the last one, if any.
+        highest: the highest value of each total.
+        counters: the last sample.
+        looks: the disks of its open files in the last two looks; None for an unknown one.
+        devices: the disks of both looks together, because programs close and reopen files.
+        silent: the process that a sampler could not read, if any.
+        apart: for how many more samples it is left out.
     """
 
     def __init__(self, key: Key, holder: int | None, reaped: Use | None) -> None:
@@ -101,9 +99,9 @@ class Track:
         self.apart = 0
 
     def count(self) -> JobCounters:
-        """Its counters, as far as they are known; the very same object where nothing has changed.
+        """Its counters: the same object as before if nothing changed and its I/O is known.
 
-        By that the rules know that the job has not run, so counters that are unknown are never it.
+        From the identity of the object the rules see that the job has not run.
         """
         counters = JobCounters(silent_pid=self.silent, devices=self.devices)
         if self.row is not None:
@@ -138,10 +136,10 @@ class SamplerClient:
     """Samples of jobs, devices and the node. Use from one event loop.
 
     Args:
-        start: has a sampler started that connects to this address (``sweep.Settings``); False: it
-            cannot be had now.
+        start: requests a sampler that connects to this address (``sweep.Settings``). Returns False
+            if there is no supervisor to start one.
         devices: leaf disks to read.
-        partitions: whose CPUs' idle time is read.
+        partitions: the idle time of their CPUs is read.
     """
 
     def __init__(
@@ -165,24 +163,18 @@ class SamplerClient:
         self._line: _Line | None = None
 
     def add(self, key: Key, holder: int | None = None, *, is_adopted: bool = False) -> None:
-        """Read this attempt from now on.
-
-        Args:
-            holder: the process that holds it; None: it has a cgroup.
-            is_adopted: what was waited for of it is not known yet.
-        """
+        """Read this attempt from now on. The reaped use of an adopted one is still unknown."""
         self.remove(JobId(key.job))
         self._tracks[JobId(key.job)] = Track(key, holder, None if is_adopted else Use())
 
     def remove(self, job_id: JobId) -> None:
-        """Read it no more."""
+        """Stop reading the job."""
         self._is_told = False
         self._tracks.pop(job_id, None)
 
     def take_use(self, key: Key, use: Mapping[str, int]) -> None:
-        """Take in what was waited for of an attempt; it counts from the next sweep on.
-
-        Who ends during a sweep is missing in it once, never doubled.
+        """Set the use of an attempt's reaped processes, for the next sweep on: a process that ends
+        during a sweep is missing from it, and never counted twice.
         """
         if (track := self._find(*key)) is not None:
             track.told = Use(**use)
@@ -198,7 +190,7 @@ class SamplerClient:
         )
 
     async def read(self, at_s: float) -> Sample:
-        """One sample of everything; what no sampler says is unknown."""
+        """One sample of everything; without a sampler all is unknown."""
         wanted: list[JobId] = []
         for job_id, track in self._tracks.items():
             if track.apart:
@@ -223,12 +215,12 @@ class SamplerClient:
         )
 
     def ask_again(self) -> None:
-        """There is another supervisor: what the one before was asked for may be lost."""
+        """Repeat an unanswered request, because there is a new supervisor."""
         if self._listener is not None:
             self._start(self._listener.getsockname().hex())
 
     def close(self) -> None:
-        """End the sampler, and close what is open."""
+        """End the sampler."""
         self._hang_up()
         self._close_listener()
 
@@ -249,12 +241,11 @@ class SamplerClient:
             track.count()
 
     def _find(self, job: int, attempt: int) -> Track | None:
-        """None: the job is gone since the sweep began, or has another attempt."""
+        """None if the job ended since the sweep began, or has another attempt."""
         track = self._tracks.get(JobId(job))
         return track if track is not None and track.key.attempt == attempt else None
 
     def _set_aside(self, job: int, pid: int) -> None:
-        """Remember which process a sampler could not read."""
         if (track := self._tracks.get(JobId(job))) is not None:
             track.apart = 0 if track.silent is None else _APART
             track.silent, track.row = pid, None
@@ -263,7 +254,7 @@ class SamplerClient:
     # -- the line ----------------------------------------------------------------------------------
 
     async def _sweep(self, wanted: list[JobId]) -> _Answer | None:
-        """One sweep, by another sampler where one ends; None: there is none."""
+        """One sweep, repeated by the next sampler if one ends. None without a sampler."""
         was_lost = False
         for _ in range(_MOST_TRIES):
             line = self._line or await self._connect()
@@ -301,7 +292,7 @@ class SamplerClient:
         return json.dumps(request).encode() + b"\n"
 
     async def _connect(self) -> _Line | None:
-        """Have a sampler started, and tell it what to read; None: there is none now."""
+        """Have a sampler started and accept its connection. None if it does not come in time."""
         loop = asyncio.get_running_loop()
         try:
             if self._listener is None or loop.time() >= self._asked_s + _AGAIN_S:
@@ -334,7 +325,7 @@ class SamplerClient:
             self._listener = None
 
     def _hang_up(self) -> None:
-        """The sampler ends with its line; before there is another, the supervisor kills it."""
+        """The sampler ends with its line; the supervisor kills it before it starts another."""
         if self._line is not None:
             self._line.writer.close()
             self._line = None

@@ -1,10 +1,8 @@
 """The counters of the machine, and of the memory that jobs share.
 
-What fits into the machine may not fit into a container or a slice. What counts is the limit of the
-cgroups below which all jobs run; a job's own limit (``--mem``) is shared with no other job. cgroup
-v1: memory.limit_in_bytes and memory.usage_in_bytes
-(Documentation/admin-guide/cgroup-v1/memory.rst); cgroup v2: memory.max, memory.high and
-memory.current (Documentation/admin-guide/cgroup-v2.rst, Linux 4.5).
+In a container or a slice the cgroups above all jobs limit that memory: memory.limit_in_bytes of
+version 1 (Documentation/admin-guide/cgroup-v1/memory.rst), memory.max and memory.high of version 2
+(Documentation/admin-guide/cgroup-v2.rst, Linux 4.5). A job's own limit (``--mem``) is not shared.
 """
 
 from __future__ import annotations
@@ -34,17 +32,16 @@ from iodaemon.supervisor.reap import read_small
 
 _FILES_V1: Final = ("memory.usage_in_bytes", "memory.limit_in_bytes")
 _FILES_V2: Final = ("memory.current", "memory.max", "memory.high")
-"""What is used, and the limits."""
+"""The file of the usage, and those of the limits."""
 
 
 class NodeCountersReader:
     """Reads the counters of the machine.
 
     Args:
-        root: where /proc and /sys are.
-        cpus: of each partition, by its number; their idle time is wanted.
-        jobs: the cgroup of version 2 below which each job has its own; None: there is none, and
-            jobs inherit the cgroups of the supervisor, whose child the sampler is as well.
+        cpus: the CPUs of each partition, for its idle time.
+        jobs: the parent of the jobs' cgroups of version 2. Without one jobs inherit the cgroups of
+            the supervisor, as the sampler does.
     """
 
     def __init__(
@@ -77,11 +74,11 @@ class NodeCountersReader:
     def _read_shared(
         self, memory: Meminfo, pages: int | None
     ) -> tuple[int, int | None, int | None, str]:
-        """Memory that jobs share: the tightest limit above all of them, or all of the machine.
+        """The tightest limit above all jobs, else the machine.
 
         Returns:
-            How much there is, what of it can be had, pages read again, and the cgroup of which the
-            latter are told; empty: the machine.
+            Memory, available memory, refaulted pages, and the cgroup of the latter (empty for the
+            machine).
         """
         found = ((self._read_limit(group), group) for group in self._groups)
         limits = sorted(each for each in found if each[0] < memory.total_bytes)
@@ -97,7 +94,7 @@ class NodeCountersReader:
         return limit_bytes, available, uses[0][1], group
 
     def _read_limit(self, group: str) -> int:
-        """The lowest of the cgroup's limits, bytes; without one more than any machine has."""
+        """The cgroup's lowest limit, bytes; without one a number above any machine's memory."""
         limits = [1 << 63]
         for name in self._limits:
             with contextlib.suppress(OSError, ValueError):  # "max" is no number
@@ -105,9 +102,7 @@ class NodeCountersReader:
         return min(limits)
 
     def _read_use(self, group: str, limit_bytes: int) -> tuple[int | None, int | None]:
-        """What is left of the limit when all page cache below it is given up, and pages that were
-        read again; None: not known.
-        """
+        """Memory that is left if all page cache is dropped, and refaulted pages."""
         used_bytes = known(f"{group}/{self._usage}", int)
         stat = known(f"{group}/memory.stat", parse_memory_stat, read_file)
         if used_bytes is None or stat is None:
@@ -116,7 +111,7 @@ class NodeCountersReader:
         return max(0, min(limit_bytes, limit_bytes - used_bytes + cache_bytes)), pages
 
     def _read_idle(self) -> dict[str, float]:
-        """Each CPU's is kept from going back, also while it is offline, when it has no line."""
+        """Idle time of each partition. That of a CPU never falls, and stays while it is offline."""
         highest = self._idle_s
         if self._cpus:
             for cpu, idle_s in (known(f"{self._proc}/stat", parse_idle, read_file) or {}).items():
@@ -129,7 +124,7 @@ class NodeCountersReader:
 
 
 def _find_groups(root: Path, jobs: str | None) -> tuple[list[str], tuple[str, ...]]:
-    """The cgroups below which all jobs run, and the names of their files."""
+    """The cgroups above all jobs, and the names of their files."""
     groups: list[str] = []
     for mount in read_mounts(root):
         point = f"{os.fspath(root).rstrip('/')}{mount.mount_point}"
@@ -142,7 +137,7 @@ def _find_groups(root: Path, jobs: str | None) -> tuple[list[str], tuple[str, ..
 
 
 def _find_own(root: Path, controller: str, mount: Mount, point: str) -> list[str]:
-    """The directories of this process's cgroup and of all above it that can be seen from here."""
+    """The visible directories of this process's cgroup and of all its parents."""
     try:
         path = parse_proc_cgroup(read_file(root / "proc/self/cgroup"))[controller]
     except (NoData, OSError, KeyError):

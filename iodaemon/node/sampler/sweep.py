@@ -1,11 +1,10 @@
-"""The process that reads the counters of jobs, disks and the machine, a sweep on request.
+"""The process that reads the counters of jobs, disks and the machine, one sweep a request.
 
-It is the daemon's user, and may read other users' ``/proc/PID/io``: the supervisor starts it. It
-ends with the daemon's line. A read that does not return ends it too (``job_io``); then the daemon
-has another one started.
+The supervisor starts it with the daemon's user and the right to read other users' ``/proc/PID/io``.
+It ends with the daemon's connection, and if a read does not return (``job_io``).
 
-A job that has not run since the last sweep costs one pread and a comparison: what moves bytes runs
-for it, for reads are counted when they are submitted, and writes when a page is made dirty.
+A job that has not run since the last sweep costs one pread and a comparison: reads are counted when
+they are submitted and writes when a page becomes dirty, so a job that moves bytes has run.
 """
 
 from __future__ import annotations
@@ -54,11 +53,10 @@ _BLOCK_BYTES: Final = 512
 """Of st_blocks, whatever the filesystem's own are (inode(7))."""
 _FIRST_READINGS: Final = 4
 _SELDOM: Final = 4
-"""Readings of a job, after the first ones, from one of its memory, stall times, bytes on devices,
-output and cgroups below its own to the next; sweeps, while it is at rest, from one of its bytes on
-devices to the next."""
+"""After a job's first readings, every so many include its memory, stall times, bytes on devices,
+output and child cgroups. While it is at rest, every so many sweeps include its bytes on devices."""
 _MOST_REPEATS: Final = 512
-"""Sweeps after which all of a job at rest is read again."""
+"""After so many sweeps a job at rest is read as a whole."""
 _RECORD_BYTES: Final = 64
 """Of cpu.stat: usage_usec and user_usec are its first lines."""
 _NO_GROUP: Final = 65534
@@ -71,12 +69,12 @@ class Settings(NamedTuple):
     """How the sampler is started.
 
     Attributes:
-        address: the daemon listens there: the name of an abstract socket, in hexadecimal.
-        parent: the process that started it, with which it ends as well.
+        address: of the daemon: the name of an abstract socket, in hexadecimal.
+        parent: the process that started it; the sampler ends with it.
         uid: the daemon's user, which the sampler becomes.
-        gid: likewise its group; None: nobody's.
-        jobs: the cgroup below which each job has its own; None: there is none.
-        outputs: directory of the jobs' own output files; None: none is looked at.
+        gid: the daemon's group; None for nobody's.
+        jobs: the parent of the jobs' cgroups, if there are any.
+        outputs: the directory of the jobs' own output files. None: they are not measured.
     """
 
     address: str
@@ -92,9 +90,9 @@ class Job:
     """One job's sources, and what is known of it.
 
     Attributes:
-        silent: a process of it that does not answer; None: all do.
+        silent: a process of it that does not answer, if any.
         members: its processes at the last reading, parents before children.
-        record: the beginning of its ``cpu.stat`` when it was read last; empty: it is to be read.
+        record: the beginning of ``cpu.stat`` at the last reading; empty if its I/O is unknown.
     """
 
     def __init__(
@@ -129,14 +127,14 @@ class Job:
         self._on_disks: tuple[int | None, int | None] = (None, None)
 
     def look(self) -> bytes:
-        """The beginning of its ``cpu.stat``; empty: it has none, or is gone."""
+        """The beginning of its ``cpu.stat``; empty if there is none."""
         try:
             return self._cpu.read(_RECORD_BYTES) if self._cgroup is not None else b""
         except (NoData, OSError):
             return b""
 
     def row(self) -> list[Any]:
-        """Of ``jobs`` (the package's ``__init__``)."""
+        """Its row of ``jobs`` (see the package docstring)."""
         gauges = (*self._times, self._io_stall_s, *self._seldom, *self._on_disks)
         return [self.number, self.attempt, self.silent, self._moved, gauges]
 
@@ -187,12 +185,9 @@ class Job:
             return []
 
     def look_at_disks(self) -> bool:
-        """Read what it moved there: on what lies upon leaf disks it would count twice.
+        """Read its bytes on leaf disks (upper layers repeat them); returns whether they changed.
 
-        What it made dirty is written back without it, also while it stands still.
-
-        Returns:
-            Whether that has changed.
+        The kernel writes back what it made dirty, also while the job stands still.
         """
         if not self._has_io_stat:
             return False
@@ -210,9 +205,9 @@ class Job:
         return None if self._cgroup is None else known(f"{self._cgroup}/{name}", parse, read)
 
     def _measure_output(self) -> int | None:
-        """Room that its own output and its report take of their filesystem, holes not counted.
+        """Disk space of its own output and its report, without holes.
 
-        The files are their user's, who may make them large without writing to them.
+        The job's user owns the files, and can make them large without writing to them.
         """
         taken = []
         for path in self._outputs:
@@ -227,13 +222,7 @@ class Job:
 
 
 class Sampler:
-    """Follows jobs, and answers sweeps.
-
-    Args:
-        settings: as it was started.
-        opened: the daemon's first line.
-        position: where the sweep is.
-    """
+    """Answers requests; ``opened`` is the daemon's first line."""
 
     def __init__(self, settings: Settings, opened: dict[str, Any], position: Position) -> None:
         self._settings = settings
@@ -248,7 +237,6 @@ class Sampler:
         self._files = OpenFiles(root, position)
 
     def sweep(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one request."""
         if "jobs" in request:
             self._follow(request["jobs"])
         wanted, position = frozenset(request.get("read", ())), self._position
@@ -277,7 +265,6 @@ class Sampler:
         return {"jobs": rows, "disks": disks or {}, "node": self._node.read(), "files": files}
 
     def _follow(self, wanted: list[list[Any]]) -> None:
-        """Read these jobs from now on, and no others."""
         before, self._jobs = self._jobs, {}
         for number, attempt, holder, silent in wanted:
             job = before.pop(number, None)
@@ -296,7 +283,7 @@ class Sampler:
 
 
 def serve(line: socket.socket, settings: Settings) -> None:
-    """Answer until the line ends."""
+    """Answer until the connection ends."""
     telling = threading.Lock()
 
     def tell(job: int, pid: int) -> None:
@@ -322,7 +309,7 @@ def _encode(answer: dict[str, Any]) -> bytes:
 
 
 def main() -> None:
-    """The argument is ``Settings``."""
+    """Run the sampler; the argument is ``Settings`` as JSON."""
     settings = Settings(**json.loads(sys.argv[1]))
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     syscalls.name_process("iod-sampler")
