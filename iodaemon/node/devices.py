@@ -1,13 +1,13 @@
-"""Which disks a path's I/O ends up on, and which disks there are.
+"""The disks of a path, and all disks of the machine.
 
 From /proc/self/mountinfo to a block device in sysfs, down its layers to the leaves; btrfs by
 /sys/fs/btrfs/UUID/devices (Linux 3.14; Documentation/filesystems/btrfs.rst), overlay by the
 directories in its mount options (Documentation/filesystems/overlayfs.rst), a loop device by its
-file. ``st_dev`` alone does not do: btrfs, overlay and NFS have anonymous device numbers.
+file. ``st_dev`` is not enough: btrfs, overlay and NFS have anonymous device numbers.
 
 Block devices are in /sys/block, /sys/class/block, /sys/dev/block/MAJOR:MINOR and slaves/ (Linux
-2.6.27; Documentation/ABI/stable/sysfs-block, Documentation/ABI/testing/sysfs-block-dm). A disk and
-what is built on it are counted each (diskstats, io.stat), so only leaves may be summed.
+2.6.27; Documentation/ABI/stable/sysfs-block, Documentation/ABI/testing/sysfs-block-dm). The kernel
+counts the I/O of each layer (diskstats, io.stat), so only leaves may be summed.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ Kind = Literal["block", "btrfs", "overlay", "nfs", "tmpfs", "other"]
 
 _ROOT: Final = Path("/")
 MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
-"""Types of file systems that have no disk."""
+"""Types of file systems without a disk."""
 NETWORK: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "afs", "lustre", "gfs2", "virtiofs"}
     | {"fuse.sshfs"}
 )
-"""Types of those whose disk is another machine's, or shared with one."""
+"""Types of file systems whose disk is another machine's, or shared with one."""
 _OF_USERS: Final = "fuse"
-"""Any user mounts these and names the source, which may lead to a directory that hangs."""
+"""Any user may mount these, with a source that may lead to a directory that hangs."""
 _OF_ROOT: Final = ("btrfs", "bcachefs", "ubifs")
 """Filesystems with an anonymous device number that only root can mount."""
 _LAYERS: Final = ("upperdir", "lowerdir")
 """Options of an overlay that name its directories."""
 _MOST_LAYERS: Final = 500
-"""Directories of an overlay that are looked at: as many as Linux takes (fs/overlayfs/params.h)."""
+"""Directories of an overlay, at most: as many as Linux takes (fs/overlayfs/params.h)."""
 _UNESCAPED_COLON: Final = re.compile(r"(?<!\\):")
 _NO_DISK: Final = re.compile(r"(loop|ram|zram|sr|fd|mtdblock|drbd)\d|dm-\d|md[\d_]")
 """Memory, removable media of old, and devices made of others. drbd names no slaves."""
@@ -59,11 +59,11 @@ class PathDevice(msgspec.Struct, frozen=True, kw_only=True):
     """Where a path's I/O goes.
 
     Attributes:
-        path: what was asked, absolute, without symbolic links.
+        path: absolute, without symbolic links.
         kind: the topmost layer.
         description: all layers, for people.
         filesystem: empty for a block device itself.
-        devices: the leaf disks; empty where there is none (memory, network) or none is known.
+        devices: the leaf disks; empty for memory, for a network, or if none is known.
     """
 
     path: str
@@ -74,33 +74,28 @@ class PathDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def leaf_devices(root: Path = _ROOT) -> tuple[Device, ...]:
-    """All leaf disks worth sampling, sorted by name.
+    """All leaf disks, sorted by name, and loop devices whose file is on FUSE or NFS: nothing else
+    shows their I/O.
 
-    Not among them: partitions, what is made of other devices (device mapper, md, loop, drbd,
-    non-empty slaves/), memory (ram, zram), empty drives, single paths of a multipath NVMe disk.
-    Those of which ``unaccounted_devices`` speaks are among them, and loop devices whose file lies
-    on a filesystem without a disk here (FUSE, NFS): their lines are all that shows of it.
+    Without partitions, devices made of others (device mapper, md, drbd, non-empty slaves/), memory
+    (ram, zram), empty drives and single paths of a multipath NVMe disk.
     """
     return tuple(_make_device(root, directory) for directory in _leaf_directories(root))
 
 
 def read_disks(wanted: Container[DeviceId]) -> dict[DeviceId, DeviceCounters]:
-    """The counters of these disks; empty where they cannot be read."""
+    """The counters of these disks; empty if they cannot be read."""
     found = known("/proc/diskstats", lambda text: parse_diskstats(text, wanted), read_file)
     return {DeviceId(name): disk_counters(fields) for name, fields in (found or {}).items()}
 
 
 def disk_counters(fields: Iterable[int]) -> DeviceCounters:
-    """As the kernel has them, in its order."""
+    """Counters from the fields of a line of diskstats."""
     return DeviceCounters(**dict(zip(DeviceCounters.__struct_fields__, fields, strict=True)))
 
 
 def unaccounted_devices(root: Path = _ROOT) -> tuple[DeviceId, ...]:
-    """Leaf disks whose I/O the kernel does not count, so that their samples stand still.
-
-    ``echo 1 > /sys/block/NAME/queue/iostats`` switches it on
-    (Documentation/ABI/stable/sysfs-block).
-    """
+    """Leaf disks whose I/O the kernel does not count (queue/iostats is 0)."""
     leaves = _leaf_directories(root)
     return tuple(device_id(each) for each in leaves if _read(each / "queue/iostats") == "0")
 
@@ -116,11 +111,9 @@ def find_device(
 ) -> PathDevice:
     """Where the I/O of a file, a directory or a block device goes.
 
-    A path that does not exist is answered for the directory that it would be made in.
-
     Args:
-        path: as seen below ``root``.
-        is_written: only what is written below it counts: of an overlay its upper directory.
+        path: as seen below ``root``; need not exist.
+        is_written: only writes count: of an overlay the upper directory.
     """
     absolute = _resolve(os.fspath(path), root)
     search = _Search(root, layers=("upperdir",) if is_written else _LAYERS)
@@ -133,13 +126,10 @@ def find_device(
 def find_mount_devices(
     mount: Mount, mounts: tuple[Mount, ...] | None = None, root: Path = _ROOT
 ) -> PathDevice:
-    """Where the I/O of the files of a mount goes, of any namespace.
-
-    Touches nothing on it, so it cannot hang.
+    """Where the I/O of files on a mount of any namespace goes; touches no file, so cannot hang.
 
     Args:
-        mount: where the files are.
-        mounts: where the files of loop devices and layers of overlays are; None: as seen from here.
+        mounts: of the files of loop devices and the layers of overlays; None for this process's.
     """
     return _Search(root, mounts, touches=False).on_mount(mount.mount_point, mount)
 
@@ -148,8 +138,8 @@ class _Search:
     """Goes down from a path to its disks.
 
     Args:
-        mounts: all that there are; None: as seen from here.
-        touches: paths that mounts' options name may be looked at; not those of a job's own mounts.
+        mounts: all mounts; None for this process's.
+        touches: whether paths in mount options may be looked at; not those of a job's own mounts.
         layers: options of an overlay whose directories count.
     """
 
@@ -166,7 +156,7 @@ class _Search:
         self._touches = touches
         self._layers = layers
         self._through: list[int] = []
-        """Mounts that it came through, lest it goes round."""
+        """The mounts above, to stop at a cycle."""
 
     def find(self, path: str) -> PathDevice:
         mount = find_mount(self._mounts, path)
@@ -211,11 +201,11 @@ class _Search:
         )
 
     def _find_backing(self, file: str) -> PathDevice:
-        """The kernel names the file without links, and to look at it could hang where it lies."""
+        """The kernel names the file without links, and a look at it could hang."""
         return self.find(os.path.normpath(file))
 
     def is_end(self, loop: Path) -> bool:
-        """True for a loop device below which no disk is to be seen: its file is on FUSE or NFS."""
+        """Whether it is a loop device without a disk below: its file is on FUSE or NFS."""
         if (file := find_backing_file(loop)) is None:
             return False
         below = self._find_backing(file)
@@ -233,7 +223,7 @@ class _Search:
         return tuple(disks)
 
     def _on_overlay(self, path: str, mount: Mount) -> PathDevice:
-        """Writes go to the upper directory, reads come from any: that is the order of devices."""
+        """The disks of the upper directory (writes) first, then those of the lower ones."""
         directories = _overlay_directories(mount.options, self._layers)[:_MOST_LAYERS]
         if self._touches:
             seen = (each for each in directories if _is_visible(self._root, each))
@@ -284,7 +274,7 @@ def _resolve(path: str, root: Path) -> str:
 
 
 def _find_node(root: Path, path: str) -> Path | None:
-    """The sysfs directory of a block device's node; None where the path is no such node."""
+    """The sysfs directory of the block device whose node the path is, or None."""
     try:
         status = os.stat(os.path.join(root, path.lstrip("/")))
     except OSError:
@@ -317,7 +307,6 @@ def _overlay_directories(options: Iterable[str], names: Iterable[str]) -> list[s
 
 
 def _btrfs_members(root: Path, member: Path) -> list[Path]:
-    """All devices of the btrfs that one belongs to, sorted by name."""
     for devices in sorted((root / "sys/fs/btrfs").glob("*/devices")):
         names = sorted(os.listdir(devices))
         if member.name in names:
@@ -330,12 +319,12 @@ def _btrfs_members(root: Path, member: Path) -> list[Path]:
 
 
 def find_block(root: Path, number: str) -> Path | None:
-    """The sysfs directory of the block device ``major:minor``; None: there is none."""
+    """The sysfs directory of the block device ``major:minor``, or None."""
     return _follow(root / "sys/dev/block" / number)
 
 
 def find_named_block(root: Path, name: str) -> Path | None:
-    """The sysfs directory of the block device with this kernel name; None: there is none."""
+    """The sysfs directory of the block device with this kernel name, or None."""
     return _follow(root / "sys/class/block" / name.replace("/", "!"))
 
 
@@ -344,7 +333,7 @@ def _follow(link: Path) -> Path | None:
 
 
 def find_number(name: DeviceId, root: Path = _ROOT) -> str:
-    """``major:minor`` of the block device; empty: there is none."""
+    """``major:minor`` of the block device; empty if it is missing."""
     directory = find_named_block(root, name)
     return "" if directory is None else _read(directory / "dev")
 
@@ -355,9 +344,9 @@ def device_id(directory: Path) -> DeviceId:
 
 
 def describe_block(directory: Path) -> str:
-    """The device and what it is made of, for people; ends at a loop device's file."""
-    name = device_id(directory)
-    text: str = name
+    """The device and its layers down to disks or a loop device's file, for people."""
+    text: str = device_id(directory)
+    name = text
     if (directory / "partition").exists():
         return f"partition {name} of {describe_block(directory.parent)}"
     if (file := find_backing_file(directory)) is not None:
@@ -375,7 +364,7 @@ def describe_block(directory: Path) -> str:
 
 
 def find_leaf_blocks(directory: Path) -> tuple[Path, ...]:
-    """The devices at the bottom, each once: followed from partitions to disks, and slaves/."""
+    """The devices at the bottom, each once, through partitions and slaves/."""
     leaves: dict[Path, None] = {}
     if (directory / "partition").exists():
         return find_leaf_blocks(directory.parent)
@@ -393,17 +382,16 @@ def _slaves(directory: Path) -> list[Path]:
 
 
 def find_backing_file(directory: Path) -> str | None:
-    """The file behind a loop device; None: it has none (any more)."""
+    """The file behind a loop device, or None."""
     return _read(directory / "loop/backing_file") or None
 
 
 def is_read_through_cache(directory: Path) -> bool:
-    """True for a loop device that reads its file through the page cache (Linux 4.4: loop/dio)."""
+    """Whether a loop device reads its file through the page cache (Linux 4.4: loop/dio)."""
     return _read(directory / "loop/dio") == "0"
 
 
 def _is_disk(directory: Path) -> bool:
-    """True for a disk with room on it that is made of nothing else."""
     return (
         _NO_DISK.match(directory.name) is None
         and _read(directory / "size") not in ("", "0")
@@ -413,7 +401,7 @@ def _is_disk(directory: Path) -> bool:
 
 
 def _make_device(root: Path, directory: Path) -> Device:
-    """What sysfs says of the device whose directory this is; its model by udev first."""
+    """The device of a sysfs directory; its model by udev first."""
     rotational = _read(directory / "queue/rotational")
     model = read_udev(directory, "ID_MODEL") if root == _ROOT else ""
     model = model.replace("_", " ").strip()
@@ -425,7 +413,7 @@ def _make_device(root: Path, directory: Path) -> Device:
 
 
 def read_udev(directory: Path, name: str) -> str:
-    """A property of the device in the udev database; empty where that or the library is missing."""
+    """A property of the device in the udev database; empty without it or the library."""
     try:
         import pyudev
 
@@ -438,12 +426,12 @@ def read_udev(directory: Path, name: str) -> str:
 
 
 def leaf_names(root: Path) -> tuple[DeviceId, ...]:
-    """Names of all leaf disks worth sampling but loop devices, sorted; see ``leaf_devices``."""
+    """Names of ``leaf_devices`` without loop devices."""
     return tuple(device_id(directory) for directory in _blocks(root) if _is_disk(directory))
 
 
 def _blocks(root: Path) -> list[Path]:
-    """Directories of all block devices but partitions, sorted by name."""
+    """Directories of all block devices except partitions, sorted by name."""
     try:
         names = sorted(os.listdir(root / "sys/block"))
     except FileNotFoundError:
@@ -453,10 +441,7 @@ def _blocks(root: Path) -> list[Path]:
 
 
 def device_numa_node(root: Path, name: DeviceId) -> int | None:
-    """The NUMA node that the disk's controller is attached to; None where unknown.
-
-    The nearest ``numa_node`` above it in sysfs; -1 there means unknown.
-    """
+    """The NUMA node of the disk's controller (the nearest ``numa_node`` in sysfs), or None."""
     directory = find_named_block(root, name)
     for above in directory.parents if directory is not None else ():
         text = _read(above / "numa_node")
@@ -466,14 +451,12 @@ def device_numa_node(root: Path, name: DeviceId) -> int | None:
 
 
 _IDENTITIES: Final = ("wwid", "device/wwid", "uuid", "serial", "device/serial", "device/cid")
-"""The first that says anything, the most distinct first (nvme, virtio, scsi, mmc; Linux 4.20)."""
+"""The most distinct first (nvme, virtio, scsi, mmc; Linux 4.20)."""
 
 
 def find_identity(name: DeviceId, root: Path = _ROOT) -> str:
-    """What a disk is known by whatever the kernel calls it at this boot: its own name and its size.
-
-    A disk without a name of its own goes by the kernel's, a loop device by its file. Empty: there
-    is no such disk.
+    """A disk's own name (else the kernel's; of a loop device its file) and its size, which hold
+    after a reboot. Empty if there is no such disk.
     """
     directory = find_named_block(root, name)
     if directory is None:
@@ -489,7 +472,7 @@ def find_identity(name: DeviceId, root: Path = _ROOT) -> str:
 
 
 def _read(path: Path, *, errors: str = "surrogateescape") -> str:
-    """The attribute, stripped; empty where it is missing or the device just went away."""
+    """The attribute, stripped; empty if it is missing or the device just went away."""
     try:
         return path.read_text(errors=errors).strip()
     except OSError:

@@ -31,11 +31,7 @@ SlotKind = Literal["core", "thread"]
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
-    """The numbers in a list as the kernel writes it: ``0-3,8``; empty for an empty list.
-
-    Raises:
-        ValueError: not such a list.
-    """
+    """The numbers in a list in the kernel's form, ``0-3,8``; ValueError if it has another form."""
     numbers: set[int] = set()
     for word in text.split(",") if text.strip() else ():
         first, hyphen, last = (part.strip() for part in word.partition("-"))
@@ -49,7 +45,7 @@ def parse_cpu_list(text: str) -> frozenset[int]:
 
 
 def format_cpu_list(numbers: Iterable[int]) -> str:
-    """The numbers as the kernel writes them: ``0-3,8``; empty for none."""
+    """The numbers in the kernel's form, ``0-3,8``."""
     ranges: list[list[int]] = []
     for number in sorted(set(numbers)):
         if ranges and number == ranges[-1][1] + 1:
@@ -60,10 +56,8 @@ def format_cpu_list(numbers: Iterable[int]) -> str:
 
 
 def own_limits() -> tuple[frozenset[int], frozenset[int] | None]:
-    """CPUs and NUMA nodes that this process may use; nodes None where the kernel does not say.
-
-    They respect taskset and cpusets (Mems_allowed_list of /proc/self/status, Linux 2.6.24),
-    which ``os.cpu_count`` does not.
+    """CPUs and NUMA nodes that this process may use, by taskset and cpusets; nodes None if unknown
+    (Mems_allowed_list of /proc/self/status, Linux 2.6.24).
     """
     listed = read_status("self").get(b"Mems_allowed_list", b"").decode()
     return frozenset(os.sched_getaffinity(0)), parse_cpu_list(listed) if listed else None
@@ -77,15 +71,13 @@ def read_topology(
     sockets: Sequence[str] = (),
     slot: SlotKind = "core",
 ) -> tuple[Partition, ...]:
-    """The partitions, numbered from 0 in the order of their package; none without allowed CPUs.
+    """The partitions, numbered from 0 in the order of their package, of online and allowed CPUs.
 
-    Only CPUs that are online and allowed are handed out. A machine without the sysfs files is
-    one socket of single-threaded cores.
+    A machine without the sysfs files is one socket of single-threaded cores.
 
     Args:
-        allowed_cpus: logical CPUs that may be used.
-        allowed_nodes: NUMA nodes whose memory may be used; None: all.
-        sockets: divide the machine by these CPU lists instead, in this order.
+        allowed_nodes: NUMA nodes whose memory may be used; None for all.
+        sockets: CPU lists by which the machine is divided instead, in this order.
         slot: a slot is a core with all its allowed threads, or one thread.
 
     Raises:
@@ -113,7 +105,7 @@ def read_topology(
 
 
 def _packages(root: Path, cpus: frozenset[int]) -> list[frozenset[int]]:
-    """The CPUs of each package, ordered by its number (-1 and 0 where the kernel knows none)."""
+    """The CPUs of each package, ordered by its number (-1 or 0 if the kernel knows none)."""
     packages: dict[int, set[int]] = {}
     for cpu in sorted(cpus):
         number = _find_text(root / _CPU / f"cpu{cpu}/topology/physical_package_id")
@@ -122,7 +114,6 @@ def _packages(root: Path, cpus: frozenset[int]) -> list[frozenset[int]]:
 
 
 def _slots(root: Path, cpus: frozenset[int], kind: SlotKind) -> tuple[Slot, ...]:
-    """The slots that these CPUs make, ordered by id; each CPU is in one of them."""
     slots: dict[int, tuple[int, ...]] = {}
     for cpu in sorted(cpus):
         threads = frozenset({cpu})
@@ -136,12 +127,7 @@ def _slots(root: Path, cpus: frozenset[int], kind: SlotKind) -> tuple[Slot, ...]
 def _divide(
     sockets: Sequence[str], usable: frozenset[int], online: frozenset[int] | None
 ) -> list[frozenset[int]]:
-    """The CPU lists of the configuration, checked against the machine.
-
-    Raises:
-        ConfigError: a list is empty, malformed, overlaps an earlier one or names a CPU that
-            cannot be used.
-    """
+    """The CPU lists of the configuration, checked against the machine."""
     groups: list[frozenset[int]] = []
     cure = f"write CPUs of {format_cpu_list(usable)}"
     for text in sockets:
