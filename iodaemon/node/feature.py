@@ -28,7 +28,7 @@ class Control(NamedTuple):
     Attributes:
         name: of the controller, or ``pressure``.
         what: a stable name of the feature.
-        gives: what is done with it; ``instead``: without it, and what that costs.
+        gives: what is done with it; ``instead`` is done without it, at this ``cost``.
     """
 
     name: str
@@ -87,11 +87,11 @@ CONTROLS: Final = (
 
 
 COUNT_PRESSURE: Final = "boot with psi=1 (Linux 4.20 or newer, CONFIG_PSI)"
-"""What makes the kernel count the stall times, of the machine and of each cgroup."""
+"""How to make the kernel count stall times."""
 
 
 def words_of(controls: Collection[str]) -> dict[str, str]:
-    """What is done with each control, or without it, by its stable name with underscores."""
+    """What is done with or without each control, by its stable name with underscores."""
     return {
         control.what.replace(" ", "_"): control.gives
         if control.name in controls
@@ -110,12 +110,10 @@ class ProgressSource(NamedTuple):
 
     Attributes:
         name: a stable name; ``io_pressure`` for ``I/O pressure`` in ``iod node``.
-        path: of the file that has it; without ``/`` of a file of a job's cgroup.
-        tells: whether that file's text has it; not true, ``NoData`` or ValueError: it has not. A
-            pressure of 0 since boot is one that a container hides.
-        gives: where it comes from.
-        cost: what is lost without it.
-        remedy: how to get it.
+        path: its file; without ``/`` a file of a job's cgroup.
+        tells: whether the file's text has it. Not if it raises ``NoData`` or ValueError; a pressure
+            of 0 since boot is hidden by a container.
+        gives: where it comes from; without it there is this ``cost`` and this ``remedy``.
     """
 
     name: str
@@ -178,11 +176,7 @@ SOURCES: Final = (REFAULTS, LOGICAL_BYTES, USER_CPU, IO_PRESSURE, IDLE_TIME, AVA
 
 
 def find_sources(root: Path, cgroup: str | None) -> frozenset[ProgressSource]:
-    """Those that can be read here.
-
-    Args:
-        cgroup: one of version 2, in the place of a job's, below root; None: jobs have none.
-    """
+    """Those that can be read here; ``cgroup`` is one of version 2, as jobs have it, or None."""
     found = set()
     for source in SOURCES:
         path = source.path if "/" in source.path else f"{cgroup}/{source.path}".lstrip("/")
@@ -193,7 +187,7 @@ def find_sources(root: Path, cgroup: str | None) -> frozenset[ProgressSource]:
 
 
 def words_of_sources(found: frozenset[ProgressSource]) -> dict[str, str]:
-    """Of each, where it comes from, or what is lost without it and how to get it."""
+    """Where each comes from, or what is lost without it and how to get it."""
     return {
         source.name.lower().replace(" ", "_").replace("/", ""): (
             source.gives if source in found else f"not counted: {source.cost}; {source.remedy}"

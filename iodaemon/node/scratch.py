@@ -1,7 +1,7 @@
-"""Directories of jobs on the disks of storage tiers, made, measured and removed by the supervisor.
+"""Jobs' directories on the disks of tiers, which the supervisor makes, measures and removes.
 
-A disk that does not answer holds up its own jobs only: each wish is answered within the deadline of
-the supervisor's helper (``supervisor.scratch``).
+A disk that hangs delays only its own jobs: the supervisor's helper (``supervisor.scratch``) has a
+deadline for each wish.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from iodaemon.supervisor.scratch import STORE
 log = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.1
-"""Before a removal goes on that had no time, or whose helper was killed."""
+"""Until a removal continues that ran out of time, or whose helper was killed."""
 _FIRST_RETRY_S: Final = 5.0
 _LAST_RETRY_S: Final = 600.0
-"""Between attempts at what cannot be removed, twice as long each time."""
+"""Between attempts to remove a directory, doubled each time."""
 _FIRST_MEASURE_S: Final = 1.0
 _MEASURE_S: Final = 5.0
 _TRIES: Final = 3
-"""To make a directory: a helper that was killed has done no harm."""
+"""To make a directory: its helper may be killed."""
 _REST: Final = 50
-"""Times as long as measuring took, at least, until the next time: 2 % of a CPU."""
+"""Measuring pauses for so many times its duration: 2 % of a CPU."""
 
 
 class ScratchError(Exception):
-    """A directory cannot be made. ``disk``: of no use to any job now; None: not its fault."""
+    """A directory cannot be made. ``disk`` is the disk that no job can use now, or None."""
 
     def __init__(self, problem: str, disk: str | None) -> None:
         super().__init__(problem)
@@ -52,12 +52,11 @@ class Scratch:
     """One task for each attempt that has directories.
 
     Args:
-        state_dir: the daemon's; two daemons give different names on one disk.
-        outputs: where jobs' reports are.
-        job_of: the job as it is now; None: it is forgotten.
+        state_dir: the daemon's; its name makes directories of two daemons on one disk distinct.
+        outputs: the directory of the jobs' reports.
 
     Attributes:
-        ends_over: a job that has more in its space than it asked for is ended.
+        ends_over: whether a job that uses more space than it asked for is ended.
     """
 
     def __init__(
@@ -81,19 +80,14 @@ class Scratch:
         self.ends_over = False
 
     def paths(self, key: Key, shares: Sequence[Share]) -> list[str]:
-        """An attempt's directories, the largest first: that is where input is copied to."""
+        """An attempt's directories, the largest, which takes the input, first."""
         in_order = sorted(shares, key=lambda share: -share.size_bytes)
         return [os.path.join(_path(share), STORE, self._name(key)) for share in in_order]
 
     async def make(self, key: Key, uid: int, shares: Sequence[Share], numbers: Message) -> None:
-        """Make an attempt's directories.
+        """Make an attempt's directories for this user; ScratchError if one cannot be made.
 
-        Args:
-            uid: whose they are to be.
-            numbers: of the file system of each disk, by path, where that is known.
-
-        Raises:
-            ScratchError: one cannot be made.
+        ``numbers`` are the known numbers of the disks' file systems, by path.
         """
         self._unmade |= {(key, share.disk) for share in shares}
         for share in shares:
@@ -113,11 +107,11 @@ class Scratch:
                 self._filesystems[key, share.disk] = answer["filesystem"]
 
     def follow(self, key: Key, shares: Sequence[Share]) -> None:
-        """Measure the directories of an attempt that runs."""
+        """Measure the directories of a running attempt repeatedly."""
         self._begin(JobId(key.job), self._measure(key, shares))
 
     def free(self, free: Free) -> None:
-        """Remove the directories of an attempt that has ended, however long it takes."""
+        """Remove the directories of an ended attempt, however long it takes."""
         self._begin(free.job_id, self._remove(free))
 
     def close(self) -> None:
@@ -190,7 +184,7 @@ class Scratch:
             retry_s = min(2.0 * retry_s, _LAST_RETRY_S)
 
     async def _remove_once(self, key: Key, shares: Sequence[Share]) -> list[str]:
-        """What is in the way of each directory that is left; empty: only time."""
+        """A problem for each directory that is left; an empty one if only time ran out."""
         problems = []
         for share in shares:
             answer = await self._ask("remove", key, share)
@@ -211,7 +205,7 @@ class Scratch:
         return True
 
     def _find_need(self, job_id: JobId, attempt: int) -> str:
-        """Why what the attempt left is needed; empty: it is not."""
+        """Why the files of the attempt are still needed; empty if they are not."""
         job = self._job_of(job_id)
         request = None if job is None else job.spec.scratch
         if job is None or request is None or request.output_path is None:
@@ -247,7 +241,7 @@ def _path(share: Share) -> str:
 
 
 def _words_of(share: Share, answer: Message) -> str:
-    """What is in the way; empty: nothing, only time."""
+    """The problem of an answer; empty if only time ran out."""
     problem = str(answer.get("problem", ""))
     if problem and answer.get("is_disk"):
         return disk_trouble.sentence(share.disk, problem, share.tier)
