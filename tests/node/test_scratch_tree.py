@@ -101,6 +101,19 @@ def other(text, *words):
     return process
 
 
+def test_links_are_removed_and_not_followed(store, precious):
+    tree = store / "tree"
+    (tree / "to_directory").symlink_to(precious)
+    (tree / "to_file").symlink_to(precious / "file")
+    (tree / "up").symlink_to("../..")
+    (tree / "loop").symlink_to("loop")
+    os.link(precious / "file", tree / "name")
+    remove(store)
+
+    assert [] == list(store.iterdir())
+    assert "before" == (precious / "file").read_text()
+
+
 @pytest.mark.parametrize("kind", ["bind", "tmpfs"])
 def test_what_is_mounted_within_is_not_entered_and_the_rest_goes(store, precious, kind):
     point = store / "tree" / "point"

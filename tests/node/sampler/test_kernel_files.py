@@ -260,6 +260,9 @@ def test_a_file_longer_than_one_read_is_read_to_its_end(tmp_path):
     write(tmp_path, "file", "line\n" * 5000)
 
     assert 25_000 == len(read_file(tmp_path / "file"))
+    assert 25_000 == len(read_file(tmp_path / "file", 25_000))
+    with pytest.raises(NoData, match="longer than 24999 bytes"):
+        read_file(tmp_path / "file", 24_999)
 
 
 def test_proc_io_has_the_seven_counters():
