@@ -90,7 +90,7 @@ class LinuxNode:
         state_dir: Path,
     ) -> None:
         assert supervisor.outputs is not None
-        self._platform = platform
+        self.platform = platform
         self._timeline = timeline
         self._post = post
         self._launch_of = launch_of
@@ -121,10 +121,6 @@ class LinuxNode:
             on_trouble=self._on_trouble,
         )
         self.scratch = Scratch(self.client, state_dir, self.outputs, job_of, timeline, post)
-
-    @property
-    def platform(self) -> Platform:
-        return self._platform
 
     async def open(self) -> None:
         """Reach or start the supervisor; raises BackendError if none can be had."""
@@ -345,7 +341,8 @@ class LinuxNode:
         if self.client.problem:
             self._delay(attempt, self.client.problem)
         if number == signal.SIGKILL:
-            self._spawn(self._watch_end(attempt))
+            late_s = self._timeline.now_s + _KILL_PATIENCE_S
+            self._timeline.call_at(late_s, lambda: self._look_at_killed(attempt))
 
     def _tell_again(self, attempt: Attempt) -> None:
         key = str(attempt.key)
@@ -356,8 +353,7 @@ class LinuxNode:
             self.client.wish("thaw", key=key)
             self.client.wish("signal", key=key, number=int(signal.SIGCONT))  # it may have stopped
 
-    async def _watch_end(self, attempt: Attempt) -> None:
-        await asyncio.sleep(_KILL_PATIENCE_S)
+    def _look_at_killed(self, attempt: Attempt) -> None:
         if self._attempts.get(attempt.job_id) is attempt and not self.client.problem:
             self._delay(attempt, attempt.describe_left() if attempt.runs else _START_HANGS)
 
@@ -499,7 +495,7 @@ class LinuxNode:
             self._lose(attempt, f"the machine was restarted {when}", by_reboot=True)
         elif adopted.started_s is not None or not self._same_ledger:
             self._lose(attempt, outcome.LOST)
-        elif problem := outcome.why_not_started(adopted, self._platform):
+        elif problem := outcome.why_not_started(adopted, self.platform):
             self._fail_start(attempt, problem)
         else:
             self.perform(start_of(adopted))
@@ -509,7 +505,7 @@ class LinuxNode:
             code = report.get("exit", {}).get("code")
             self._fail_start(attempt, str(report["problem"]), exit_code=code)
             return
-        seen = self.sampler.known_totals(attempt.job_id)
+        seen = self.sampler.counters(attempt.job_id)
         self._drop(attempt)
         job = self._job_of(attempt.job_id)
         request = None if job is None or not attempt.shares else job.spec.scratch

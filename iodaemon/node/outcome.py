@@ -20,6 +20,7 @@ import msgspec
 from iodaemon.core import event as ev
 from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobState, ScratchRequest, Staged
 from iodaemon.core.platform import Platform
+from iodaemon.core.sample import JobCounters
 from iodaemon.node.sampler.proc_files import find_count, known, read_file
 from iodaemon.supervisor.attempts import ENDS
 from iodaemon.supervisor.ledger import Key, Ledger
@@ -64,7 +65,7 @@ def ended(
     *,
     staging: Report | None,
     request: ScratchRequest | None,
-    seen: IoTotals,
+    seen: JobCounters,
     oom_kills: int = 0,
 ) -> list[ev.Event]:
     """The start and the end of a job.
@@ -72,7 +73,7 @@ def ended(
     Args:
         staging: what its prolog and epilog reported, if it has space.
         request: the space that it had.
-        seen: its I/O in the last sample.
+        seen: the last sample.
         oom_kills: how many processes of the machine were killed for memory as it ended; one of
             them was probably its own.
     """
@@ -120,7 +121,7 @@ def totals_of(report: Message) -> IoTotals:
     )
 
 
-def _not_below(seen: IoTotals, totals: IoTotals) -> IoTotals:
+def _not_below(seen: JobCounters, totals: IoTotals) -> IoTotals:
     """Totals that never fall: if the kernel reaped children itself, ``totals`` may be too small.
 
     Calls are never taken back, so a larger number of them in ``seen`` proves it.

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
-from iodaemon.core.job import IoTotals, JobId
+from iodaemon.core.job import JobId
 from iodaemon.core.platform import Device, DeviceId, Partition
 from iodaemon.core.sample import JobCounters, NodeCounters, Sample
 from iodaemon.node.devices import disk_counters, find_mount_devices, find_number
@@ -179,15 +179,10 @@ class SamplerClient:
         if (track := self._find(*key)) is not None:
             track.told = Use(**use)
 
-    def known_totals(self, job_id: JobId) -> IoTotals:
-        """The job's I/O as last read."""
+    def counters(self, job_id: JobId) -> JobCounters:
+        """The job's counters as last read."""
         track = self._tracks.get(job_id)
-        counters = JobCounters() if track is None else track.counters
-        return IoTotals(
-            read_bytes=counters.read_bytes,
-            written_bytes=counters.written_bytes,
-            operations=counters.operations,
-        )
+        return JobCounters() if track is None else track.counters
 
     async def read(self, at_s: float) -> Sample:
         """One sample of everything; without a sampler all is unknown."""
