@@ -509,14 +509,14 @@ class LinuxNode:
         self._drop(attempt)
         job = self._job_of(attempt.job_id)
         request = None if job is None or not attempt.shares else job.spec.scratch
-        staging_report = None if request is None else read_report(self.outputs, *attempt.key)
-        if request is not None and staging_report is None:
-            staging_report = Report()
+        reported = None
+        if request is not None:
+            reported = read_report(self.outputs, *attempt.key) or Report()
         events = outcome.ended(
             attempt.key,
             report,
             self._timeline.now_s,
-            staging=staging_report,
+            staging=reported,
             request=request,
             seen=seen,
             oom_kills=self._count_oom_kills(attempt, report),

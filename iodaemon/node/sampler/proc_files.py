@@ -201,13 +201,13 @@ _IDLE: Final = re.compile(rb"^cpu(\d+)(?: \d+){3} (\d+) (\d+)[ \n]", re.MULTILIN
 """Behind user, nice and system; no line that is cut short."""
 
 
-def parse_idle(text: bytes, *, ticks_per_s: int = _TICKS_PER_S) -> dict[int, float]:
+def parse_idle(text: bytes) -> dict[int, float]:
     """Idle and iowait since boot, s, by online CPU.
 
     Both may go back a little: iowait is charged to the CPU on which a waiting task last ran.
     """
     found = (tuple(map(int, numbers)) for numbers in _IDLE.findall(text))
-    idle_s = {cpu: (idle + iowait) / ticks_per_s for cpu, idle, iowait in found}
+    idle_s = {cpu: (idle + iowait) / _TICKS_PER_S for cpu, idle, iowait in found}
     if not idle_s:
         raise NoData("stat: no line of a CPU")
     return idle_s
@@ -368,11 +368,11 @@ class Statm(NamedTuple):
     text_bytes: int
 
 
-def parse_statm(text: bytes, *, page_bytes: int = PAGE_BYTES) -> Statm:
+def parse_statm(text: bytes) -> Statm:
     """The sizes in a /proc/PID/statm; wrong by up to some pages for each thread."""
     words = b"".join(whole_lines(text)[:1]).split()
     try:
-        size, resident, _, program = (int(word) * page_bytes for word in words[:4])
+        size, resident, _, program = (int(word) * PAGE_BYTES for word in words[:4])
     except ValueError as error:
         raise NoData("statm: not four numbers") from error
     return Statm(size, resident, program)

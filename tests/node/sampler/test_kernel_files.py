@@ -4,7 +4,6 @@ import errno
 import os
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import NoData
 from iodaemon.node.devices import disk_counters
 from iodaemon.node.sampler.proc_files import (
+    PAGE_BYTES,
     KeptFile,
     Meminfo,
     Statm,
@@ -164,9 +164,13 @@ def test_the_file_of_this_machine_parses_again_and_again_or_has_no_data(name):
             {"8:0": (1, 2)},
         ),
         (
-            partial(parse_statm, page_bytes=4096),
+            parse_statm,
             fixture("statm-6.18.44"),
-            Statm(size_bytes=765 * 4096, resident_bytes=429 * 4096, text_bytes=5 * 4096),
+            Statm(
+                size_bytes=765 * PAGE_BYTES,
+                resident_bytes=429 * PAGE_BYTES,
+                text_bytes=5 * PAGE_BYTES,
+            ),
         ),
     ],
 )
@@ -376,7 +380,7 @@ def test_refaults_in_a_text_that_is_cut_short_are_no_data(text):
 
 
 def test_a_cpu_is_idle_also_while_something_waits_for_io():
-    idle_s = parse_idle(fixture("cpu_time-6.18.44"), ticks_per_s=100)
+    idle_s = parse_idle(fixture("cpu_time-6.18.44"))
 
     assert idle_s == {0: 1167.75, 1: 1027.64}
 
@@ -384,7 +388,7 @@ def test_a_cpu_is_idle_also_while_something_waits_for_io():
 def test_a_cpu_whose_line_is_cut_short_is_not_told():
     text = b"cpu  1 2 3 4 5\ncpu0 1 0 0 700 50 0\ncpu7 1 0 0 700\ncpu8 1 0 0 7"
 
-    assert parse_idle(text, ticks_per_s=100) == {0: 7.5}
+    assert parse_idle(text) == {0: 7.5}
 
 
 def test_the_cgroups_of_a_process_are_told_by_controller():
