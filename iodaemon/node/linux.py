@@ -33,7 +33,6 @@ from iodaemon.core.decision import (
 )
 from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.platform import Platform
-from iodaemon.core.sample import Sample
 from iodaemon.node import outcome, staging
 from iodaemon.node.attempt import Attempt, Launch
 from iodaemon.node.devices import find_number
@@ -111,7 +110,6 @@ class LinuxNode:
         self._oom_kills = OomKills()
         self._reading: asyncio.Future[None] | None = None
         self.samples_skipped = 0
-        self._silent: dict[JobId, int] = {}
         self.client = SupervisorClient(
             supervisor,
             state_dir / "supervisor.log",
@@ -603,16 +601,4 @@ class LinuxNode:
         self._oom_kills.look(at_s)
         await self.client.beat(_BEAT_WITHIN_S)
         sample = await self.sampler.read(at_s)
-        self._log_silent(sample)
         self._post(ev.SampleTaken(at_s=self._timeline.now_s, sample=sample))
-
-    def _log_silent(self, sample: Sample) -> None:
-        """Log when a process stops answering and when its job can be read again."""
-        pids = {job_id: counters.silent_pid for job_id, counters in sample.jobs.items()}
-        silent = {job_id: pid for job_id, pid in pids.items() if pid is not None}
-        for job_id, pid in silent.items():
-            if job_id not in self._silent:
-                log.warning("event=process_silent job=%d pid=%d", job_id, pid)
-        for job_id in self._silent.keys() - silent.keys():
-            log.info("event=process_answers job=%d", job_id)
-        self._silent = silent

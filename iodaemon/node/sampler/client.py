@@ -120,6 +120,13 @@ class Track:
             self.counters = counters
         return self.counters
 
+    def note_silence(self, pid: int | None) -> None:
+        if pid is not None and self.silent is None:
+            log.warning("event=process_silent job=%d pid=%d", self.key.job, pid)
+        elif pid is None and self.silent is not None:
+            log.info("event=process_answers job=%d", self.key.job)
+        self.silent = pid
+
     def take_look(self, found: frozenset[DeviceId] | None) -> None:
         self.looks = found, *self.looks[:1]
         known = [look for look in self.looks if look is not None]
@@ -225,7 +232,8 @@ class SamplerClient:
         touched = {job_id: self._tracks[job_id] for job_id in wanted if job_id in self._tracks}
         for row in answer.jobs:
             if (track := self._find(row.job, row.attempt)) is not None:
-                track.row, track.silent = row, row.silent_pid
+                track.row = row
+                track.note_silence(row.silent_pid)
                 touched[JobId(row.job)] = track
         for job, attempt, lines in answer.files:
             if (track := self._find(job, attempt)) is not None:
@@ -243,7 +251,8 @@ class SamplerClient:
     def _set_aside(self, job: int, pid: int) -> None:
         if (track := self._tracks.get(JobId(job))) is not None:
             track.apart = 0 if track.silent is None else _APART
-            track.silent, track.row = pid, None
+            track.row = None
+            track.note_silence(pid)
             track.count()
 
     # -- the line ----------------------------------------------------------------------------------
