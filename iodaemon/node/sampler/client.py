@@ -103,9 +103,9 @@ class Track:
 
         From the identity of the object the rules see that the job has not run.
         """
-        counters = JobCounters(silent_pid=self.silent, devices=self.devices)
+        known: dict[str, Any] = {}
         if self.row is not None:
-            known: dict[str, Any] = dict(zip(_GAUGES, self.row.gauges, strict=True))
+            known = dict(zip(_GAUGES, self.row.gauges, strict=True))
             if self.reaped is not None and self.row.moved is not None:
                 total = map(int.__add__, self.reaped, self.row.moved)
                 highest = self.highest = Use(*map(max, self.highest, total))
@@ -115,7 +115,7 @@ class Track:
                     "operations": highest.calls,
                     "logical_bytes": highest.logical_bytes,
                 }
-            counters = JobCounters(**known, devices=self.devices, silent_pid=self.silent)
+        counters = JobCounters(**known, devices=self.devices, silent_pid=self.silent)
         if counters.read_bytes is None or counters != self.counters:
             self.counters = counters
         return self.counters
