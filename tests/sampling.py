@@ -103,7 +103,7 @@ class Measured:
         except OSError:
             moved = None
         self._track.row = _Row(1, 1, None, moved, (None,) * 8)
-        return self._track.counters()
+        return self._track.count()
 
     def close(self):
         self.io.close()
@@ -132,7 +132,7 @@ class Reading:
             return None
         track = Track(Key(1, 1), None, Use())
         track.row = _Row(*answer["jobs"][0])
-        return track.counters()
+        return track.count()
 
     def close(self):
         self.sampler.sweep({"jobs": []})

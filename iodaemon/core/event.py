@@ -86,10 +86,6 @@ class CapFailed(_OfJob, frozen=True):
     problem: str
 
 
-class FoundFrozen(_OfJob, frozen=True):
-    """All processes of a running job stand still by the kernel's word, and nobody asked for it."""
-
-
 class StopDelayed(_OfJob, frozen=True):
     """What was asked of a job's processes, an end or a standstill, is not done yet, and why."""
 
@@ -251,7 +247,6 @@ OneJobEvent = (
     | JobExited
     | JobSuspended
     | JobResumed
-    | FoundFrozen
     | CapFailed
     | SuspendFailed
     | StopDelayed

@@ -32,7 +32,6 @@ from iodaemon.core.words import duration, told_bytes
 
 _STOP_DELAYED: Final = "StopDelayed"
 _HOLD_DELAYED: Final = "HoldDelayed"
-_FROZEN_OUTSIDE: Final = "FrozenOutside"
 _DELAYED: Final = frozenset({_STOP_DELAYED, _HOLD_DELAYED})
 """Codes of reasons that end with the backend's answer."""
 _HOLD: Final = ("user_hold", "user_hold_reason", "held_by_uid")
@@ -107,8 +106,6 @@ def _react_of_job(step: Step, event: ev.OneJobEvent, job: Job) -> None:
             _on_suspended(step, job)
         case ev.JobResumed():
             _on_resumed(step, job)
-        case ev.FoundFrozen():
-            _on_found_frozen(step, job)
         case ev.SuspendFailed():
             _on_suspend_failed(step, event, job)
         case ev.StopDelayed():
@@ -235,25 +232,9 @@ def _on_suspended(step: Step, job: Job) -> None:
         step.put(job)
 
 
-def _on_found_frozen(step: Step, job: Job) -> None:
-    """Shown as a person's hold, which it is: it stays until a person ends it, here or there."""
-    if job.state is not JobState.RUNNING or job.wants_freeze:
-        return
-    text = "its cgroup was frozen, not by iodaemon"
-    reason = Reason(code=_FROZEN_OUTSIDE, text=text, cure=resume_command(job.id))
-    job = with_fields(job, user_hold=True, user_hold_reason=reason, frozen=True, freeze_asked=True)
-    step.move(job, JobState.SUSPENDED_USER, reason)
-
-
 def _on_resumed(step: Step, job: Job) -> None:
-    """A thaw nobody asked for (the supervisor went away) ends the regulation's hold as well.
-
-    And that of whoever froze the cgroup, who has thawed it again.
-    """
+    """A thaw nobody asked for (the supervisor went away) ends the regulation's hold as well."""
     step.uncap(job.id)  # its cap went as well; said once more, because one may be on its way
-    why_held = job.user_hold_reason
-    if job.user_hold and why_held is not None and why_held.code == _FROZEN_OUTSIDE:
-        job = with_fields(job, user_hold=False)
     unasked = job.frozen and job.freeze_asked
     job = with_fields(job, frozen=False)
     if unasked:

@@ -21,8 +21,7 @@ from iodaemon.doctor.finding import Finding, Values, Verdict, judge, lacking
 from iodaemon.doctor.scratch import scratch_cgroup, scratch_directory
 from iodaemon.node.condition import NO_PROCESS_IO, not_counted
 from iodaemon.node.devices import find_device, read_disks
-from iodaemon.node.sampler.cgroup_files import parse_io_stat
-from iodaemon.node.sampler.proc_files import is_executing, known, read_file
+from iodaemon.node.sampler.proc_files import is_executing, known, parse_io_stat, read_file
 from iodaemon.supervisor.reap import parse_io
 from iodaemon.units import format_bytes
 

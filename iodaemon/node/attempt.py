@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from iodaemon.core.job import Job, JobId, Share
-from iodaemon.node.sampler.cgroup_files import is_frozen, read_members
-from iodaemon.node.sampler.proc_files import find_state, is_executing
+from iodaemon.node.sampler.proc_files import (
+    find_state,
+    is_executing,
+    is_frozen,
+    read_members,
+)
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.process_tree import children_of, tree_of
 from iodaemon.supervisor.protocol import Message
@@ -21,18 +25,17 @@ class Attempt:
     """One start of a job.
 
     Attributes:
-        launch: as it was prepared; None: it is known to run, or was adopted.
-        may_run: its start is durable.
+        launch: what was prepared. None if it runs or was adopted.
+        may_run: whether its start is durable.
         shares: its space.
-        used: what was said of its use before that it runs.
-        wants_still: it is to stand still.
-        told: the last signal that it is to get; None: none.
-        caps: that it is to have (``io.max``).
-        adopted: the job as the journal had it, until the supervisor has said what is there.
-        runs: the supervisor has said so.
-        cgroup: its own; None: there is none.
-        holder: the process that holds it; None: it has a cgroup.
-        is_frozen: as it was last posted.
+        used: the use that the supervisor reported before it reported that the job runs.
+        wants_still: whether it is to stand still.
+        told: the last signal that it is to get. None: no signal.
+        caps: the caps that it is to have (``io.max``).
+        adopted: the job as the journal had it, until the first report of the supervisor.
+        runs: whether the supervisor reported that it runs.
+        cgroup: its own cgroup. None without cgroups; then ``holder`` is the process that holds it.
+        is_frozen: what was last posted. None for an adopted attempt of which nothing was.
     """
 
     def __init__(
@@ -50,14 +53,14 @@ class Attempt:
         self.runs = False
         self.cgroup: str | None = None
         self.holder: int | None = None
-        self.is_frozen = False
+        self.is_frozen: bool | None = False if adopted is None else None
 
     @property
     def job_id(self) -> JobId:
         return JobId(self.key.job)
 
     def begin(self, report: Message, jobs_cgroup: str | None) -> None:
-        """It runs, as this report says; ``jobs_cgroup`` has those of all jobs, by key."""
+        """Take in the first report that it runs; its cgroup is a child of ``jobs_cgroup``."""
         self.runs, self.launch = True, None
         self.cgroup = None if jobs_cgroup is None else f"{jobs_cgroup}/{self.key}"
         self.holder = report.get("holder") if self.cgroup is None else None
@@ -69,10 +72,7 @@ class Attempt:
         return [] if self.holder is None else tree_of(children_of(self.holder))
 
     def describe_stop(self) -> str:
-        """What of it somebody else stopped or froze; empty: nothing.
-
-        At most ``_MOST_LOOKS`` of its processes are looked at.
-        """
+        """Say what somebody else stopped or froze, of its first ``_MOST_LOOKS`` processes."""
         if self.wants_still or not self.runs:
             return ""
         if self.cgroup is not None and is_frozen(self.cgroup):
@@ -81,7 +81,7 @@ class Attempt:
         return "" if stopped is None else f"its process {stopped} was stopped by a signal"
 
     def describe_left(self) -> str:
-        """Which processes are left after a kill, and in what state."""
+        """Say which processes are left after a kill, and in what state."""
         pids = self.pids()
         stuck = next((pid for pid in pids if find_state(pid) == "D"), None)
         if stuck is None:

@@ -1,7 +1,5 @@
-"""Conditions of the machine that keep iodaemon from its work: one finder and one sentence each.
-
-The daemon, the root side, ``iod doctor`` and ``iod calibrate`` all tell them from here. Standard
-library only.
+"""Conditions of the machine that keep iodaemon from its work: one finder and one sentence each, for
+the daemon, the root side, ``iod doctor`` and ``iod calibrate``. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,19 +23,14 @@ _DISK: Final = MappingProxyType(
 )
 _NO_INODE: Final = ("no inode is left on the file system of {}", "remove files there")
 STATE_FILES: Final = ("daemon.lock", "journal.db", "journal.db-wal", "journal.db-shm", "boot_id")
-"""What the daemon writes to in its state directory, the lock first."""
+"""The daemon's files in its state directory, the lock first."""
 _OTHERS_WRITE: Final = 0o022
 LEAST_FREE_BYTES: Final = 256 << 20
-"""Below this the journal and the jobs' output will soon not fit."""
+"""Below this the journal and the jobs' output soon do not fit."""
 
 
 class Condition(NamedTuple):
-    """One condition; as text ``FACT; CURE``, so that the fact has no semicolon.
-
-    Attributes:
-        fact: what is so: a sentence that names the path or the process.
-        cure: what to do.
-    """
+    """A sentence with the path or the process, without a semicolon, and what to do about it."""
 
     fact: str
     cure: str
@@ -60,7 +53,7 @@ NO_ANSWER: Final = Condition(
 
 
 def not_counted(disks: Sequence[str]) -> Condition:
-    """That the kernel was told not to count what these disks do, one at least."""
+    """The kernel was told not to count the I/O of these disks (at least one)."""
     files = (f"/sys/block/{disk.replace('/', '!')}/queue/iostats" for disk in disks)
     return Condition(
         f"the kernel does not count the I/O of {', '.join(disks)}",
@@ -69,11 +62,7 @@ def not_counted(disks: Sequence[str]) -> Condition:
 
 
 class FoundError(OSError):
-    """What who writes there would meet; it names no file.
-
-    Attributes:
-        condition: as it was found, whatever is there later.
-    """
+    """The error that a write would get, with the condition that was found; names no file."""
 
     def __init__(self, number: int, condition: Condition) -> None:
         super().__init__(number, os.strerror(number))
@@ -81,35 +70,26 @@ class FoundError(OSError):
 
 
 def of_error(path: str | os.PathLike[str], error: OSError) -> Condition:
-    """Why this path, or what was to be made in it, cannot be used."""
+    """Why this path, or a new file in it, cannot be used."""
     if isinstance(error, FoundError):
         return error.condition
-    fact, cure = _DISK.get(error.errno or 0, ("", ""))
-    if error.errno == errno.ENOSPC and _lacks_inodes(path):
-        fact, cure = _NO_INODE
-    if fact:
-        return Condition(fact.format(os.fspath(path)), cure)
-    why = error.strerror or str(error)
-    return Condition(f"{os.fspath(path)} cannot be used ({why})", "see that it can")
-
-
-def _lacks_inodes(path: str | os.PathLike[str]) -> bool:
-    """Whether blocks are left there, and no inodes."""
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return False
-    return found.f_bavail > 0 and found.f_files > 0 and found.f_favail == 0
+    fact, cure = _DISK.get(error.errno or 0, ("{} cannot be used ({})", "see that it can"))
+    if error.errno == errno.ENOSPC:
+        with contextlib.suppress(OSError):
+            found = os.statvfs(path)
+            if found.f_bavail > 0 and found.f_files > 0 and found.f_favail == 0:
+                fact, cure = _NO_INODE
+    return Condition(fact.format(os.fspath(path), error.strerror or str(error)), cure)
 
 
 def find_full_or_read_only(path: str | os.PathLike[str]) -> Condition | None:
-    """Why nothing can be written below this directory; None: it can, as far as is known."""
+    """Why nothing can be written below this directory, or None."""
     error = find_disk_error(path)
     return None if error is None else error.condition
 
 
 def find_disk_error(path: str | os.PathLike[str]) -> FoundError | None:
-    """Likewise, as the error that who writes would get."""
+    """The same as the error that a write would get."""
     number = 0
     try:
         found = os.statvfs(path)
@@ -125,7 +105,7 @@ def find_disk_error(path: str | os.PathLike[str]) -> FoundError | None:
 
 
 def judge_free(path: str | os.PathLike[str], free_bytes: int) -> Condition | None:
-    """That little space is left for the journal and the jobs' output; None: enough is."""
+    """Little space is left for the journal and the jobs' output, or None."""
     if free_bytes >= LEAST_FREE_BYTES:
         return None
     fact = f"{free_bytes >> 20} MiB are left on the file system of {os.fspath(path)}"
@@ -135,14 +115,11 @@ def judge_free(path: str | os.PathLike[str], free_bytes: int) -> Condition | Non
 def find_wrong_owner(
     path: str | os.PathLike[str], uid: int, files: Sequence[str] = (), *, may_be_link: bool = True
 ) -> Condition | None:
-    """Why this directory is not this user's alone; None: it is.
+    """Why others than this user may change this directory, or None; OSError if it is unreadable.
 
     Args:
-        files: in it, that have to be that user's as well, where they exist.
-        may_be_link: a symbolic link of this user's or root's may stand in its place.
-
-    Raises:
-        OSError: it cannot be looked at.
+        files: files in it that have to be the user's, if they exist.
+        may_be_link: whether it may be a symbolic link of the user's or root's.
     """
     name = os.fspath(path)
     chown = f"'chown -R {uid} {name}/' as root" if files else f"'chown {uid} {name}' as root"
@@ -174,14 +151,14 @@ def _another(what: str, owner: int, uid: int, cure: str) -> Condition:
 
 
 def find_standstill(who: str, pid: int) -> Condition | None:
-    """That a process of ours (daemon, supervisor or anchor) is stopped; None: it is not."""
+    """A process of iodaemon (daemon, supervisor or anchor) is stopped, or None."""
     if find_state(pid) not in ("T", "t"):
         return None
     return Condition(f"the {who} (pid {pid}) is stopped", f"'kill -CONT {pid}' lets it go on")
 
 
 def why_silent(pid: int) -> Condition:
-    """Why the supervisor with this number does not answer."""
+    """Why the supervisor with this pid does not answer."""
     return find_standstill("supervisor", pid) or Condition(
         f"the supervisor (pid {pid}) does not answer",
         f"after 'kill -9 {pid}' another takes its jobs over",

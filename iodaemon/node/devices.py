@@ -1,13 +1,13 @@
-"""Which disks a path's I/O ends up on, and which disks there are.
+"""The disks of a path, and all disks of the machine.
 
 From /proc/self/mountinfo to a block device in sysfs, down its layers to the leaves; btrfs by
 /sys/fs/btrfs/UUID/devices (Linux 3.14; Documentation/filesystems/btrfs.rst), overlay by the
 directories in its mount options (Documentation/filesystems/overlayfs.rst), a loop device by its
-file. ``st_dev`` alone does not do: btrfs, overlay and NFS have anonymous device numbers.
+file. ``st_dev`` is not enough: btrfs, overlay and NFS have anonymous device numbers.
 
 Block devices are in /sys/block, /sys/class/block, /sys/dev/block/MAJOR:MINOR and slaves/ (Linux
-2.6.27; Documentation/ABI/stable/sysfs-block, Documentation/ABI/testing/sysfs-block-dm). A disk and
-what is built on it are counted each (diskstats, io.stat), so only leaves may be summed.
+2.6.27; Documentation/ABI/stable/sysfs-block, Documentation/ABI/testing/sysfs-block-dm). The kernel
+counts the I/O of each layer (diskstats, io.stat), so only leaves may be summed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 import stat
 from collections.abc import Container, Iterable
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 
@@ -36,18 +36,20 @@ Kind = Literal["block", "btrfs", "overlay", "nfs", "tmpfs", "other"]
 
 _ROOT: Final = Path("/")
 MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
-"""Types of file systems that have no disk."""
+"""Types of file systems without a disk."""
 NETWORK: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "afs", "lustre", "gfs2", "virtiofs"}
     | {"fuse.sshfs"}
 )
-"""Types of those whose disk is another machine's, or shared with one."""
+"""Types of file systems whose disk is another machine's, or shared with one."""
 _OF_USERS: Final = "fuse"
-"""Any user mounts these and names the source, which may lead to a directory that hangs."""
+"""Any user may mount these, with a source that may lead to a directory that hangs."""
 _OF_ROOT: Final = ("btrfs", "bcachefs", "ubifs")
 """Filesystems with an anonymous device number that only root can mount."""
+_LAYERS: Final = ("upperdir", "lowerdir")
+"""Options of an overlay that name its directories."""
 _MOST_LAYERS: Final = 500
-"""Directories of an overlay that are looked at: as many as Linux takes (fs/overlayfs/params.h)."""
+"""Directories of an overlay, at most: as many as Linux takes (fs/overlayfs/params.h)."""
 _UNESCAPED_COLON: Final = re.compile(r"(?<!\\):")
 _NO_DISK: Final = re.compile(r"(loop|ram|zram|sr|fd|mtdblock|drbd)\d|dm-\d|md[\d_]")
 """Memory, removable media of old, and devices made of others. drbd names no slaves."""
@@ -57,11 +59,11 @@ class PathDevice(msgspec.Struct, frozen=True, kw_only=True):
     """Where a path's I/O goes.
 
     Attributes:
-        path: what was asked, absolute, without symbolic links.
+        path: absolute, without symbolic links.
         kind: the topmost layer.
         description: all layers, for people.
         filesystem: empty for a block device itself.
-        devices: the leaf disks; empty where there is none (memory, network) or none is known.
+        devices: the leaf disks; empty for memory, for a network, or if none is known.
     """
 
     path: str
@@ -71,71 +73,37 @@ class PathDevice(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...] = ()
 
 
-class _Machine(NamedTuple):
-    """What a search goes by; ``visited`` has the mounts it came through, lest it goes round."""
-
-    root: Path
-    mounts: tuple[Mount, ...]
-    visited: frozenset[int] = frozenset()
-    touches: bool = True
-    """Paths that mounts' options name may be looked at; not those of a job's own mounts."""
-    layers: tuple[str, ...] = ("upperdir", "lowerdir")
-    """Options of an overlay whose directories count."""
-
-    def through(self, mount: Mount) -> _Machine:
-        return self._replace(visited=self.visited | {mount.mount_id})
-
-
 def leaf_devices(root: Path = _ROOT) -> tuple[Device, ...]:
-    """All leaf disks worth sampling, sorted by name.
+    """All leaf disks, sorted by name, and loop devices whose file is on FUSE or NFS: nothing else
+    shows their I/O.
 
-    Not among them: partitions, what is made of other devices (device mapper, md, loop, drbd,
-    non-empty slaves/), memory (ram, zram), empty drives, single paths of a multipath NVMe disk.
-    Those of which ``unaccounted_devices`` speaks are among them, and loop devices whose file lies
-    on a filesystem without a disk here (FUSE, NFS): their lines are all that shows of it.
+    Without partitions, devices made of others (device mapper, md, drbd, non-empty slaves/), memory
+    (ram, zram), empty drives and single paths of a multipath NVMe disk.
     """
     return tuple(_make_device(root, directory) for directory in _leaf_directories(root))
 
 
 def read_disks(wanted: Container[DeviceId]) -> dict[DeviceId, DeviceCounters]:
-    """The counters of these disks; empty where they cannot be read."""
+    """The counters of these disks; empty if they cannot be read."""
     found = known("/proc/diskstats", lambda text: parse_diskstats(text, wanted), read_file)
     return {DeviceId(name): disk_counters(fields) for name, fields in (found or {}).items()}
 
 
 def disk_counters(fields: Iterable[int]) -> DeviceCounters:
-    """As the kernel has them, in its order."""
+    """Counters from the fields of a line of diskstats."""
     return DeviceCounters(**dict(zip(DeviceCounters.__struct_fields__, fields, strict=True)))
 
 
 def unaccounted_devices(root: Path = _ROOT) -> tuple[DeviceId, ...]:
-    """Leaf disks whose I/O the kernel does not count, so that their samples stand still.
-
-    ``echo 1 > /sys/block/NAME/queue/iostats`` switches it on
-    (Documentation/ABI/stable/sysfs-block).
-    """
-    return tuple(
-        device_id(directory)
-        for directory in _leaf_directories(root)
-        if _read(directory / "queue/iostats") == "0"
-    )
+    """Leaf disks whose I/O the kernel does not count (queue/iostats is 0)."""
+    leaves = _leaf_directories(root)
+    return tuple(device_id(each) for each in leaves if _read(each / "queue/iostats") == "0")
 
 
 def _leaf_directories(root: Path) -> list[Path]:
     blocks = _blocks(root)
-    loops = [each for each in blocks if find_backing_file(each) is not None]
-    machine = _Machine(root, read_mounts(root) if loops else ())
-    ends = {loop for loop in loops if _is_end(machine, loop)}
-    return [each for each in blocks if _is_disk(each) or each in ends]
-
-
-def _is_end(machine: _Machine, loop: Path) -> bool:
-    """True for a loop device below which no disk is to be seen: its file is on FUSE or NFS."""
-    file = find_backing_file(loop)
-    if file is None:
-        return False
-    below = _find_backing(machine, file)
-    return below.kind in ("nfs", "other") and below.filesystem != "" and not below.devices
+    search = _Search(root)
+    return [each for each in blocks if _is_disk(each) or search.is_end(each)]
 
 
 def find_device(
@@ -143,35 +111,157 @@ def find_device(
 ) -> PathDevice:
     """Where the I/O of a file, a directory or a block device goes.
 
-    A path that does not exist is answered for the directory that it would be made in.
-
     Args:
-        path: as seen below ``root``.
-        is_written: only what is written below it counts: of an overlay its upper directory.
+        path: as seen below ``root``; need not exist.
+        is_written: only writes count: of an overlay the upper directory.
     """
     absolute = _resolve(os.fspath(path), root)
-    machine = _Machine(root, read_mounts(root))
-    if is_written:
-        machine = machine._replace(layers=("upperdir",))
-    directory = _find_node(machine, absolute)
+    search = _Search(root, layers=("upperdir",) if is_written else _LAYERS)
+    directory = _find_node(root, absolute)
     if directory is not None:
-        return _on_block(machine, absolute, directory, filesystem="")
-    return _find(machine, absolute)
+        return search.on_block(absolute, directory, filesystem="")
+    return search.find(absolute)
 
 
 def find_mount_devices(
     mount: Mount, mounts: tuple[Mount, ...] | None = None, root: Path = _ROOT
 ) -> PathDevice:
-    """Where the I/O of the files of a mount goes, of any namespace.
-
-    Touches nothing on it, so it cannot hang.
+    """Where the I/O of files on a mount of any namespace goes; touches no file, so cannot hang.
 
     Args:
-        mount: where the files are.
-        mounts: where the files of loop devices and layers of overlays are; None: as seen from here.
+        mounts: of the files of loop devices and the layers of overlays; None for this process's.
     """
-    machine = _Machine(root, read_mounts(root) if mounts is None else mounts, touches=False)
-    return _on_mount(machine, mount.mount_point, mount)
+    return _Search(root, mounts, touches=False).on_mount(mount.mount_point, mount)
+
+
+class _Search:
+    """Goes down from a path to its disks.
+
+    Args:
+        mounts: all mounts; None for this process's.
+        touches: whether paths in mount options may be looked at; not those of a job's own mounts.
+        layers: options of an overlay whose directories count.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        mounts: tuple[Mount, ...] | None = None,
+        *,
+        touches: bool = True,
+        layers: tuple[str, ...] = _LAYERS,
+    ) -> None:
+        self._root = root
+        self._mounts = read_mounts(root) if mounts is None else mounts
+        self._touches = touches
+        self._layers = layers
+        self._through: list[int] = []
+        """The mounts above, to stop at a cycle."""
+
+    def find(self, path: str) -> PathDevice:
+        mount = find_mount(self._mounts, path)
+        if mount is None or mount.mount_id in self._through:
+            text = "unknown: not on a visible mount"
+            return PathDevice(path=path, kind="other", description=text)
+        return self.on_mount(path, mount)
+
+    def on_mount(self, path: str, mount: Mount) -> PathDevice:
+        self._through.append(mount.mount_id)
+        try:
+            return self._look(path, mount)
+        finally:
+            self._through.pop()
+
+    def _look(self, path: str, mount: Mount) -> PathDevice:
+        name = mount.filesystem
+        if name == "overlay":
+            return self._on_overlay(path, mount)
+        if name in ("nfs", "nfs4"):
+            text = f"{name} from {mount.source} (network, no disk here)"
+            return PathDevice(path=path, kind="nfs", description=text, filesystem=name)
+        if name in MEMORY:
+            text = f"{name} (memory, no disk)"
+            return PathDevice(path=path, kind="tmpfs", description=text, filesystem=name)
+        directory = find_block(self._root, mount.device_number)
+        if directory is not None:
+            return self.on_block(path, directory, filesystem=name)
+        return self._on_source(path, mount)
+
+    def on_block(self, path: str, directory: Path, *, filesystem: str) -> PathDevice:
+        description = describe_block(directory)
+        if (file := find_backing_file(directory)) is not None:
+            description += f" on {self._find_backing(file).description}"
+        disks = self._disks([directory])
+        return PathDevice(
+            path=path,
+            kind="block" if disks else "other",
+            description=f"{filesystem} on {description}" if filesystem else description,
+            filesystem=filesystem,
+            devices=disks,
+        )
+
+    def _find_backing(self, file: str) -> PathDevice:
+        """The kernel names the file without links, and a look at it could hang."""
+        return self.find(os.path.normpath(file))
+
+    def is_end(self, loop: Path) -> bool:
+        """Whether it is a loop device without a disk below: its file is on FUSE or NFS."""
+        if (file := find_backing_file(loop)) is None:
+            return False
+        below = self._find_backing(file)
+        return below.kind in ("nfs", "other") and below.filesystem != "" and not below.devices
+
+    def _disks(self, directories: Iterable[Path]) -> tuple[Device, ...]:
+        """The leaf disks below block devices, through the files of loop devices; each once."""
+        disks: dict[Device, None] = {}
+        for leaf in (leaf for directory in directories for leaf in find_leaf_blocks(directory)):
+            file = find_backing_file(leaf)
+            if file is not None and not self.is_end(leaf):
+                disks.update(dict.fromkeys(self._find_backing(file).devices))
+            elif file is not None or _is_disk(leaf):
+                disks[_make_device(self._root, leaf)] = None
+        return tuple(disks)
+
+    def _on_overlay(self, path: str, mount: Mount) -> PathDevice:
+        """The disks of the upper directory (writes) first, then those of the lower ones."""
+        directories = _overlay_directories(mount.options, self._layers)[:_MOST_LAYERS]
+        if self._touches:
+            seen = (each for each in directories if _is_visible(self._root, each))
+            layers = [self.find(_resolve(each, self._root)) for each in seen]
+        else:  # by name alone
+            layers = [self.find(os.path.normpath(each)) for each in directories]
+        known = [layer for layer in layers if layer.filesystem]
+        below = known[0].description if known else "directories that cannot be seen from here"
+        is_upper = len(self._layers) == 1 and known
+        return PathDevice(
+            path=path,
+            kind=known[0].kind if is_upper else "overlay",
+            description=f"overlay on {below}",
+            filesystem="overlay",
+            devices=tuple(dict.fromkeys(device for layer in known for device in layer.devices)),
+        )
+
+    def _on_source(self, path: str, mount: Mount) -> PathDevice:
+        """A filesystem with an anonymous device number that names its device: btrfs, bcachefs."""
+        is_named = mount.source.startswith("/dev/") and not mount.filesystem.startswith(_OF_USERS)
+        is_named = is_named and (self._touches or mount.filesystem in _OF_ROOT)
+        directories: list[Path] = []
+        for source in mount.source.split(":") if is_named else ():
+            resolved = _resolve(source, self._root)
+            directory = _find_node(self._root, resolved)
+            directory = directory or find_named_block(self._root, os.path.basename(resolved))
+            if directory is not None:
+                directories.append(directory)
+        if mount.filesystem == "btrfs" and directories:
+            directories = _btrfs_members(self._root, directories[0])
+        below = " and ".join(describe_block(directory) for directory in directories)
+        return PathDevice(
+            path=path,
+            kind="btrfs" if mount.filesystem == "btrfs" else "other",
+            description=f"{mount.filesystem} on {below or f'{mount.source} (no disk known)'}",
+            filesystem=mount.filesystem,
+            devices=self._disks(directories),
+        )
 
 
 def _resolve(path: str, root: Path) -> str:
@@ -183,99 +273,25 @@ def _resolve(path: str, root: Path) -> str:
     return full[len(base) :] or "/" if f"{full}/".startswith(f"{base}/") else os.path.normpath(path)
 
 
-def _below(root: Path, path: str) -> str:
-    return os.path.join(root, path.lstrip("/"))
-
-
-def _find_node(machine: _Machine, path: str) -> Path | None:
-    """The sysfs directory of a block device's node; None where the path is no such node."""
+def _find_node(root: Path, path: str) -> Path | None:
+    """The sysfs directory of the block device whose node the path is, or None."""
     try:
-        status = os.stat(_below(machine.root, path))
+        status = os.stat(os.path.join(root, path.lstrip("/")))
     except OSError:
         return None
     if not stat.S_ISBLK(status.st_mode):
         return None
-    number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-    return find_block(machine.root, number)
+    return find_block(root, f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}")
 
 
-def _find(machine: _Machine, path: str) -> PathDevice:
-    mount = find_mount(machine.mounts, path)
-    if mount is None or mount.mount_id in machine.visited:
-        return PathDevice(path=path, kind="other", description="unknown: not on a visible mount")
-    return _on_mount(machine, path, mount)
-
-
-def _on_mount(machine: _Machine, path: str, mount: Mount) -> PathDevice:
-    name = mount.filesystem
-    if name == "overlay":
-        return _on_overlay(machine.through(mount), path, mount)
-    if name in ("nfs", "nfs4"):
-        text = f"{name} from {mount.source} (network, no disk here)"
-        return PathDevice(path=path, kind="nfs", description=text, filesystem=name)
-    if name in MEMORY:
-        text = f"{name} (memory, no disk)"
-        return PathDevice(path=path, kind="tmpfs", description=text, filesystem=name)
-    directory = find_block(machine.root, mount.device_number)
-    if directory is not None:
-        return _on_block(machine.through(mount), path, directory, filesystem=name)
-    return _on_source(machine.through(mount), path, mount)
-
-
-def _on_block(machine: _Machine, path: str, directory: Path, *, filesystem: str) -> PathDevice:
-    description = describe_block(directory)
-    file = find_backing_file(directory)
-    if file is not None:
-        description += f" on {_find_backing(machine, file).description}"
-    disks = _disks(machine, [directory])
-    return PathDevice(
-        path=path,
-        kind="block" if disks else "other",
-        description=f"{filesystem} on {description}" if filesystem else description,
-        filesystem=filesystem,
-        devices=disks,
-    )
-
-
-def _find_backing(machine: _Machine, file: str) -> PathDevice:
-    """The kernel names the file without links, and to look at it could hang where it lies."""
-    return _find(machine, os.path.normpath(file))
-
-
-def _disks(machine: _Machine, directories: Iterable[Path]) -> tuple[Device, ...]:
-    """The leaf disks below block devices, through the files of loop devices; each once."""
-    disks: dict[Device, None] = {}
-    for directory in directories:
-        for leaf in find_leaf_blocks(directory):
-            file = find_backing_file(leaf)
-            if file is not None and _is_end(machine, leaf):
-                disks[_make_device(machine.root, leaf)] = None
-            elif file is not None:
-                disks.update(dict.fromkeys(_find_backing(machine, file).devices))
-            elif _is_disk(leaf):
-                disks[_make_device(machine.root, leaf)] = None
-    return tuple(disks)
-
-
-def _on_overlay(machine: _Machine, path: str, mount: Mount) -> PathDevice:
-    """Writes go to the upper directory, reads come from any: that is the order of devices."""
-    directories = _overlay_directories(mount.options, machine.layers)[:_MOST_LAYERS]
-    if machine.touches:
-        visible = (each for each in directories if _is_visible(machine.root, each))
-        layers = [_find(machine, _resolve(each, machine.root)) for each in visible]
-    else:  # by name alone
-        layers = [_find(machine, os.path.normpath(each)) for each in directories]
-    known = [layer for layer in layers if layer.filesystem]
-    below = known[0].description if known else "directories that cannot be seen from here"
-    devices = dict.fromkeys(device for layer in known for device in layer.devices)
-    is_upper = len(machine.layers) == 1 and known
-    return PathDevice(
-        path=path,
-        kind=known[0].kind if is_upper else "overlay",
-        description=f"overlay on {below}",
-        filesystem="overlay",
-        devices=tuple(devices),
-    )
+def _is_visible(root: Path, directory: str) -> bool:
+    try:
+        os.stat(os.path.join(root, directory.lstrip("/")))
+    except PermissionError:  # it is there, which is all that was asked
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _overlay_directories(options: Iterable[str], names: Iterable[str]) -> list[str]:
@@ -290,43 +306,7 @@ def _overlay_directories(options: Iterable[str], names: Iterable[str]) -> list[s
     return [text for text in every if text.startswith("/")]
 
 
-def _is_visible(root: Path, directory: str) -> bool:
-    try:
-        os.stat(_below(root, directory))
-    except PermissionError:  # it is there, which is all that was asked
-        return True
-    except OSError:
-        return False
-    return True
-
-
-def _on_source(machine: _Machine, path: str, mount: Mount) -> PathDevice:
-    """A filesystem with an anonymous device number that names its device: btrfs, bcachefs."""
-    is_named = mount.source.startswith("/dev/") and not mount.filesystem.startswith(_OF_USERS)
-    is_named = is_named and (machine.touches or mount.filesystem in _OF_ROOT)
-    sources = mount.source.split(":") if is_named else []
-    found = (_find_source(machine, source) for source in sources)
-    directories = [directory for directory in found if directory is not None]
-    if mount.filesystem == "btrfs" and directories:
-        directories = _btrfs_members(machine.root, directories[0])
-    below = " and ".join(describe_block(directory) for directory in directories)
-    return PathDevice(
-        path=path,
-        kind="btrfs" if mount.filesystem == "btrfs" else "other",
-        description=f"{mount.filesystem} on {below or f'{mount.source} (no disk known)'}",
-        filesystem=mount.filesystem,
-        devices=_disks(machine, directories),
-    )
-
-
-def _find_source(machine: _Machine, source: str) -> Path | None:
-    resolved = _resolve(source, machine.root)
-    directory = _find_node(machine, resolved)
-    return directory or find_named_block(machine.root, os.path.basename(resolved))
-
-
 def _btrfs_members(root: Path, member: Path) -> list[Path]:
-    """All devices of the btrfs that one belongs to, sorted by name."""
     for devices in sorted((root / "sys/fs/btrfs").glob("*/devices")):
         names = sorted(os.listdir(devices))
         if member.name in names:
@@ -339,12 +319,12 @@ def _btrfs_members(root: Path, member: Path) -> list[Path]:
 
 
 def find_block(root: Path, number: str) -> Path | None:
-    """The sysfs directory of the block device ``major:minor``; None: there is none."""
+    """The sysfs directory of the block device ``major:minor``, or None."""
     return _follow(root / "sys/dev/block" / number)
 
 
 def find_named_block(root: Path, name: str) -> Path | None:
-    """The sysfs directory of the block device with this kernel name; None: there is none."""
+    """The sysfs directory of the block device with this kernel name, or None."""
     return _follow(root / "sys/class/block" / name.replace("/", "!"))
 
 
@@ -353,7 +333,7 @@ def _follow(link: Path) -> Path | None:
 
 
 def find_number(name: DeviceId, root: Path = _ROOT) -> str:
-    """``major:minor`` of the block device; empty: there is none."""
+    """``major:minor`` of the block device; empty if it is missing."""
     directory = find_named_block(root, name)
     return "" if directory is None else _read(directory / "dev")
 
@@ -364,9 +344,9 @@ def device_id(directory: Path) -> DeviceId:
 
 
 def describe_block(directory: Path) -> str:
-    """The device and what it is made of, for people; ends at a loop device's file."""
-    name = device_id(directory)
-    text: str = name
+    """The device and its layers down to disks or a loop device's file, for people."""
+    text: str = device_id(directory)
+    name = text
     if (directory / "partition").exists():
         return f"partition {name} of {describe_block(directory.parent)}"
     if (file := find_backing_file(directory)) is not None:
@@ -384,7 +364,7 @@ def describe_block(directory: Path) -> str:
 
 
 def find_leaf_blocks(directory: Path) -> tuple[Path, ...]:
-    """The devices at the bottom, each once: followed from partitions to disks, and slaves/."""
+    """The devices at the bottom, each once, through partitions and slaves/."""
     leaves: dict[Path, None] = {}
     if (directory / "partition").exists():
         return find_leaf_blocks(directory.parent)
@@ -402,17 +382,16 @@ def _slaves(directory: Path) -> list[Path]:
 
 
 def find_backing_file(directory: Path) -> str | None:
-    """The file behind a loop device; None: it has none (any more)."""
+    """The file behind a loop device, or None."""
     return _read(directory / "loop/backing_file") or None
 
 
 def is_read_through_cache(directory: Path) -> bool:
-    """True for a loop device that reads its file through the page cache (Linux 4.4: loop/dio)."""
+    """Whether a loop device reads its file through the page cache (Linux 4.4: loop/dio)."""
     return _read(directory / "loop/dio") == "0"
 
 
 def _is_disk(directory: Path) -> bool:
-    """True for a disk with room on it that is made of nothing else."""
     return (
         _NO_DISK.match(directory.name) is None
         and _read(directory / "size") not in ("", "0")
@@ -422,34 +401,24 @@ def _is_disk(directory: Path) -> bool:
 
 
 def _make_device(root: Path, directory: Path) -> Device:
-    """What sysfs says of the device whose directory this is."""
+    """The device of a sysfs directory; its model by udev first."""
     rotational = _read(directory / "queue/rotational")
+    model = read_udev(directory, "ID_MODEL") if root == _ROOT else ""
+    model = model.replace("_", " ").strip()
     return Device(
         id=device_id(directory),
-        model=_find_model(root, directory),
+        model=model or _read(directory / "device/model") or _read(directory / "device/name"),
         rotational=rotational == "1" if rotational else None,
     )
 
 
-def _find_model(root: Path, directory: Path) -> str:
-    """ID_MODEL of the udev database, else what sysfs says; empty where neither does."""
-    model = read_udev(directory, "ID_MODEL") if root == _ROOT else ""
-    return (
-        model.replace("_", " ").strip()
-        or _read(directory / "device/model")
-        or _read(directory / "device/name")
-    )
-
-
 def read_udev(directory: Path, name: str) -> str:
-    """A property of the device in the udev database; empty where that or the library is missing."""
+    """A property of the device in the udev database; empty without it or the library."""
     try:
         import pyudev
-    except ImportError:
-        return ""
-    try:
+
         device = pyudev.Devices.from_sys_path(pyudev.Context(), str(directory))
-    except ImportError:  # pyudev is there, libudev is not
+    except ImportError:  # also where pyudev is there, and libudev is not
         return ""
     except pyudev.DeviceNotFoundError:  # unplugged meanwhile
         return ""
@@ -457,12 +426,12 @@ def read_udev(directory: Path, name: str) -> str:
 
 
 def leaf_names(root: Path) -> tuple[DeviceId, ...]:
-    """Names of all leaf disks worth sampling but loop devices, sorted; see ``leaf_devices``."""
+    """Names of ``leaf_devices`` without loop devices."""
     return tuple(device_id(directory) for directory in _blocks(root) if _is_disk(directory))
 
 
 def _blocks(root: Path) -> list[Path]:
-    """Directories of all block devices but partitions, sorted by name."""
+    """Directories of all block devices except partitions, sorted by name."""
     try:
         names = sorted(os.listdir(root / "sys/block"))
     except FileNotFoundError:
@@ -472,10 +441,7 @@ def _blocks(root: Path) -> list[Path]:
 
 
 def device_numa_node(root: Path, name: DeviceId) -> int | None:
-    """The NUMA node that the disk's controller is attached to; None where unknown.
-
-    The nearest ``numa_node`` above it in sysfs; -1 there means unknown.
-    """
+    """The NUMA node of the disk's controller (the nearest ``numa_node`` in sysfs), or None."""
     directory = find_named_block(root, name)
     for above in directory.parents if directory is not None else ():
         text = _read(above / "numa_node")
@@ -485,14 +451,12 @@ def device_numa_node(root: Path, name: DeviceId) -> int | None:
 
 
 _IDENTITIES: Final = ("wwid", "device/wwid", "uuid", "serial", "device/serial", "device/cid")
-"""The first that says anything, the most distinct first (nvme, virtio, scsi, mmc; Linux 4.20)."""
+"""The most distinct first (nvme, virtio, scsi, mmc; Linux 4.20)."""
 
 
 def find_identity(name: DeviceId, root: Path = _ROOT) -> str:
-    """What a disk is known by whatever the kernel calls it at this boot: its own name and its size.
-
-    A disk without a name of its own goes by the kernel's, a loop device by its file. Empty: there
-    is no such disk.
+    """A disk's own name (else the kernel's; of a loop device its file) and its size, which hold
+    after a reboot. Empty if there is no such disk.
     """
     directory = find_named_block(root, name)
     if directory is None:
@@ -508,7 +472,7 @@ def find_identity(name: DeviceId, root: Path = _ROOT) -> str:
 
 
 def _read(path: Path, *, errors: str = "surrogateescape") -> str:
-    """The attribute, stripped; empty where it is missing or the device just went away."""
+    """The attribute, stripped; empty if it is missing or the device just went away."""
     try:
         return path.read_text(errors=errors).strip()
     except OSError:

@@ -1,18 +1,17 @@
-"""What a kernel may offer: what each feature gives, and what is lost without it.
-
-For ``iod node`` and ``iod doctor``: the controllers and files that a job's cgroup may have, and the
-counters by which rules tell progress from thrashing.
+"""What a kernel may offer, what each feature gives, and what is lost without it, for ``iod node``
+and ``iod doctor``: the controllers and files of a job's cgroup, and the counters by which rules
+tell progress from thrashing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from iodaemon.node.sampler.cgroup_files import parse_cpu_stat
 from iodaemon.node.sampler.proc_files import (
     known,
+    parse_cpu_stat,
     parse_idle,
     parse_meminfo,
     parse_pressure,
@@ -28,10 +27,8 @@ class Control(NamedTuple):
 
     Attributes:
         name: of the controller, or ``pressure``.
-        what: what it is about; a stable name.
-        gives: what is done with it.
-        instead: what is done without it.
-        cost: what that costs.
+        what: a stable name of the feature.
+        gives: what is done with it; ``instead`` is done without it, at this ``cost``.
     """
 
     name: str
@@ -90,11 +87,11 @@ CONTROLS: Final = (
 
 
 COUNT_PRESSURE: Final = "boot with psi=1 (Linux 4.20 or newer, CONFIG_PSI)"
-"""What makes the kernel count the stall times, of the machine and of each cgroup."""
+"""How to make the kernel count stall times."""
 
 
 def words_of(controls: Collection[str]) -> dict[str, str]:
-    """What is done with each control, or without it, by its stable name with underscores."""
+    """What is done with or without each control, by its stable name with underscores."""
     return {
         control.what.replace(" ", "_"): control.gives
         if control.name in controls
@@ -113,12 +110,15 @@ class ProgressSource(NamedTuple):
 
     Attributes:
         name: a stable name; ``io_pressure`` for ``I/O pressure`` in ``iod node``.
-        gives: where it comes from.
-        cost: what is lost without it.
-        remedy: how to get it.
+        path: its file; without ``/`` a file of a job's cgroup.
+        tells: whether the file's text has it. Not if it raises ``NoData`` or ValueError; a pressure
+            of 0 since boot is hidden by a container.
+        gives: where it comes from; without it there is this ``cost`` and this ``remedy``.
     """
 
     name: str
+    path: str
+    tells: Callable[[bytes], Any]
     gives: str
     cost: str
     remedy: str
@@ -126,36 +126,48 @@ class ProgressSource(NamedTuple):
 
 REFAULTS: Final = ProgressSource(
     "refaults",
+    "proc/vmstat",
+    lambda text: parse_refaults(text) >= 0,
     "workingset_refault of /proc/vmstat, page cache and swap",
     "the rule cannot see page-cache thrash",
     "make /proc/vmstat visible (a container may hide it; Linux 3.15 or newer counts)",
 )
 LOGICAL_BYTES: Final = ProgressSource(
     "logical bytes",
+    "proc/self/io",
+    parse_io,
     "rchar + wchar of /proc/PID/io, summed as the job's other I/O is",
     "the rule cannot compare how fast jobs get on with more or fewer at once",
     "take a kernel with CONFIG_TASK_IO_ACCOUNTING",
 )
 USER_CPU: Final = ProgressSource(
     "user CPU time",
+    "cpu.stat",
+    lambda text: parse_cpu_stat(text)[1] is not None,
     "user_usec in cpu.stat of the job's cgroup",
     "the rule cannot tell a job that computes from one that waits in the kernel",
     "give jobs a cgroup of version 2 (see the lines on cgroups)",
 )
 IO_PRESSURE: Final = ProgressSource(
     "I/O pressure",
+    "proc/pressure/io",
+    parse_pressure,
     "some of /proc/pressure/io",
     "the rule cannot see that jobs wait for I/O",
     COUNT_PRESSURE,
 )
 IDLE_TIME: Final = ProgressSource(
     "idle time",
+    "proc/stat",
+    parse_idle,
     "idle + iowait of /proc/stat, by CPU",
     "the rule starts no more jobs than there are cores, however idle these are",
     "make /proc/stat visible, with all CPUs of the jobs (a container may hide it)",
 )
 AVAILABLE_MEMORY: Final = ProgressSource(
     "available memory",
+    "proc/meminfo",
+    lambda text: parse_meminfo(text).available_bytes is not None,
     "MemTotal and MemAvailable of /proc/meminfo",
     "the rule sees no contention for memory, and starts no more jobs than there are cores",
     "make /proc/meminfo visible (a container may hide it; Linux 3.14 or newer has MemAvailable)",
@@ -164,36 +176,18 @@ SOURCES: Final = (REFAULTS, LOGICAL_BYTES, USER_CPU, IO_PRESSURE, IDLE_TIME, AVA
 
 
 def find_sources(root: Path, cgroup: str | None) -> frozenset[ProgressSource]:
-    """Those that can be read here.
-
-    Args:
-        cgroup: one of version 2, in the place of a job's, below root; None: jobs have none.
-    """
-    sources: list[tuple[ProgressSource, str, Callable[[bytes], object]]] = [
-        (REFAULTS, "proc/vmstat", lambda text: parse_refaults(text) >= 0),
-        (LOGICAL_BYTES, "proc/self/io", parse_io),
-        (IO_PRESSURE, "proc/pressure/io", parse_pressure),
-        (IDLE_TIME, "proc/stat", parse_idle),
-        (
-            AVAILABLE_MEMORY,
-            "proc/meminfo",
-            lambda text: parse_meminfo(text).available_bytes is not None,
-        ),
-    ]
-    if cgroup is not None:
-        sources.append(
-            (
-                USER_CPU,
-                f"{cgroup.lstrip('/')}/cpu.stat",
-                lambda text: parse_cpu_stat(text)[1] is not None,
-            )
-        )
-    found = (source for source, path, tells in sources if known(root / path, tells, read_file))
+    """Those that can be read here; ``cgroup`` is one of version 2, as jobs have it, or None."""
+    found = set()
+    for source in SOURCES:
+        path = source.path if "/" in source.path else f"{cgroup}/{source.path}".lstrip("/")
+        is_there = cgroup is not None or source is not USER_CPU
+        if is_there and known(f"{root}/{path}", source.tells, read_file):
+            found.add(source)
     return frozenset(found)
 
 
 def words_of_sources(found: frozenset[ProgressSource]) -> dict[str, str]:
-    """Of each, where it comes from, or what is lost without it and how to get it."""
+    """Where each comes from, or what is lost without it and how to get it."""
     return {
         source.name.lower().replace(" ", "_").replace("/", ""): (
             source.gives if source in found else f"not counted: {source.cost}; {source.remedy}"

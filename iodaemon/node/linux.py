@@ -1,8 +1,7 @@
-"""The real server as a backend: jobs by the supervisor's hand, counters by one's own reading.
+"""The backend for a real server: the supervisor runs the jobs, the sampler reads the counters.
 
-Decisions come in by ``perform`` and go out as wishes; the supervisor's reports come back as events.
-A wish that is lost with a supervisor is made good by ``sync``, so nothing is asked twice and no
-answer is waited for.
+``perform`` sends decisions to the supervisor as wishes; its reports become events. After a lost
+connection ``sync`` repeats what still counts, so no wish is sent twice and no answer is awaited.
 """
 
 from __future__ import annotations
@@ -14,16 +13,14 @@ import signal
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any, Final, assert_never
+from typing import Any, Final, assert_never, get_args
 
-import msgspec
-
-from iodaemon.core import decision as to_do
 from iodaemon.core import event as ev
 from iodaemon.core.backend import Timeline
 from iodaemon.core.decision import (
     Cap,
     Decision,
+    Free,
     Grant,
     Kill,
     Reject,
@@ -32,16 +29,16 @@ from iodaemon.core.decision import (
     Stop,
     Suspend,
     Throttle,
+    start_of,
 )
-from iodaemon.core.job import Job, JobId, JobState, Staged
+from iodaemon.core.job import Job, JobId, JobState
 from iodaemon.core.platform import Platform
-from iodaemon.core.sample import Sample
-from iodaemon.errors import NoData
 from iodaemon.node import outcome, staging
 from iodaemon.node.attempt import Attempt, Launch
-from iodaemon.node.outcome import OomKills, Report, find_ends, read_report, report_path
+from iodaemon.node.devices import find_number
+from iodaemon.node.outcome import OomKills, Report, find_ends, read_report
 from iodaemon.node.sampler.client import SamplerClient
-from iodaemon.node.sampler.proc_files import read_file
+from iodaemon.node.sampler.proc_files import known
 from iodaemon.node.scratch import Scratch, ScratchError
 from iodaemon.node.supervisor_client import SupervisorClient, encode_wish, start_task
 from iodaemon.supervisor import anchor
@@ -52,17 +49,17 @@ from iodaemon.supervisor.protocol import LONGEST_LINE, Message
 log = logging.getLogger(__name__)
 
 _BLOCKED_S: Final = 5.0
-"""Starts pause this long after one failed for a reason of the machine, not of the job."""
+"""Starts pause this long after one failed for a reason of the machine."""
 _KILL_PATIENCE_S: Final = 5.0
-"""A job that still has processes this long after SIGKILL gets a reason that names them."""
+"""This long after SIGKILL a reason names the processes that are left."""
 _START_HANGS: Final = (
     "its start hangs: its output, error or working directory is on a server that does not answer"
 )
 _SYNC_WITHIN_S: Final = 20.0
 _READING_WITHIN_S: Final = 1.0
-"""What the end waits for a reading that is under way, which takes milliseconds."""
+"""How long ``close`` waits for a reading, which takes milliseconds."""
 _BEAT_WITHIN_S: Final = 0.5
-"""What a sample waits for the supervisor's word on ended processes."""
+"""How long a sample waits for the use of ended processes."""
 _OVER: Final = ("ended", "lost", "failed")
 STRANGER: Final = "it runs and the journal does not know it; it is left alone, end it by hand"
 
@@ -72,15 +69,13 @@ class LinuxNode:
 
     Args:
         post: takes every event; called in the event loop.
-        launch_of: what to run for a start (``daemon.launching``).
-        job_of: the job as it is now; None: it is forgotten.
-        supervisor: how the root side is begun, and where it is.
+        launch_of: returns what to run for a start (``daemon.launching``).
+        job_of: returns the job as it is now, or None if it is forgotten.
+        supervisor: how to start the supervisor, and where it listens.
     """
 
-    offers: frozenset[type] = frozenset(
-        {Start, Suspend, Resume, Throttle, Stop, Kill, Reject, Grant, to_do.Free}
-    )
-    """Once it is open without ``Throttle``, where jobs have no ``io.max``."""
+    offers: frozenset[type] = frozenset(get_args(Decision))
+    """After ``open``, without ``Throttle`` if jobs have no ``io.max``."""
 
     def __init__(
         self,
@@ -94,7 +89,7 @@ class LinuxNode:
         state_dir: Path,
     ) -> None:
         assert supervisor.outputs is not None
-        self._platform = platform
+        self.platform = platform
         self._timeline = timeline
         self._post = post
         self._launch_of = launch_of
@@ -104,7 +99,6 @@ class LinuxNode:
         self._over: defaultdict[JobId, set[Key]] = defaultdict(set)
         self._tasks: set[asyncio.Task[None]] = set()
         self._starts_problem = ""
-        self._told_problem = ""
         self._synced: asyncio.Future[None] | None = None
         self._same_boot = self._same_ledger = True
         self._ledger = ""
@@ -116,7 +110,6 @@ class LinuxNode:
         self._oom_kills = OomKills()
         self._reading: asyncio.Future[None] | None = None
         self.samples_skipped = 0
-        self._silent: dict[JobId, int] = {}
         self.client = SupervisorClient(
             supervisor,
             state_dir / "supervisor.log",
@@ -127,25 +120,17 @@ class LinuxNode:
         )
         self.scratch = Scratch(self.client, state_dir, self.outputs, job_of, timeline, post)
 
-    @property
-    def platform(self) -> Platform:
-        return self._platform
-
     async def open(self) -> None:
-        """Reach or start the supervisor.
-
-        Raises:
-            BackendError: none can be had.
-        """
+        """Reach or start the supervisor; raises BackendError if none can be had."""
         await self.client.open()
         if "cap" not in self.client.controls:
             self.offers -= {Throttle}
 
     async def close(self) -> str:
-        """Let go of everything; running jobs run on, none is left standing still.
+        """Close all connections. Jobs run on, suspended ones too.
 
         Returns:
-            What remains to be done, and by whom; empty: nothing.
+            A sentence about jobs that may stay suspended, or the empty string.
         """
         self.scratch.close()
         for task in list(self._tasks):
@@ -162,62 +147,59 @@ class LinuxNode:
         return f"jobs {' '.join(map(str, still))} may stand still: {self.client.why_silent()}"
 
     def pids(self, job_id: JobId) -> list[int]:
-        """The job's processes; empty for a job that does not run, and where nobody can look now."""
+        """The job's processes; empty if it does not run or nothing can be read now."""
         attempt = self._attempts.get(job_id)
-        try:
-            return [] if attempt is None else attempt.pids()
-        except OSError:  # no descriptor is left
-            return []
+        return [] if attempt is None else attempt.pids()
 
     def job_of(self, pid: int) -> JobId | None:
-        """The job that a process belongs to; None: to none, or nobody can tell."""
-        try:
-            text = read_file(f"/proc/{pid}/cgroup").decode(errors="replace")
-        except (NoData, OSError):  # it is gone, or of another pid namespace
-            return None
-        names = set(re.split(r"[/\n]", text))
+        """The job that a process belongs to, or None if there is none or it is unknown."""
+        text = known(f"/proc/{pid}/cgroup", bytes) or b""
+        names = set(re.split(r"[/\n]", text.decode(errors="replace")))
         for attempt in self._attempts.values():
             may_be = attempt.cgroup is None or str(attempt.key) in names
-            if may_be and pid in self.pids(attempt.job_id):
+            if may_be and pid in attempt.pids():
                 return attempt.job_id
         return None
 
     # -- decisions -------------------------------------------------------------------------------
 
     def perform(self, decision: Decision) -> None:
-        """Begin to carry the decision out; an event answers."""
+        """Begin to carry out the decision; an event reports the result."""
         match decision:
             case Start():
                 self._let_run(decision)
-            case Suspend():
-                self._hold(decision.job_id, is_still=True)
-            case Resume():
-                self._hold(decision.job_id, is_still=False)
-            case Stop():
-                self._tell(decision.job_id, signal.SIGTERM)
-            case Kill():
-                self._tell(decision.job_id, signal.SIGKILL)
-            case Throttle():
-                self._cap(decision.job_id, decision.cap)
-            case to_do.Free():
+            case Free():
                 self.scratch.free(decision)
             case Reject() | Grant():
                 pass
             case _:
+                attempt = self._attempts.get(decision.job_id)
+                if attempt is not None:
+                    self._act(attempt, decision)
+
+    def _act(self, attempt: Attempt, decision: Suspend | Resume | Stop | Kill | Throttle) -> None:
+        match decision:
+            case Suspend():
+                self._hold(attempt, is_still=True)
+            case Resume():
+                self._hold(attempt, is_still=False)
+            case Stop():
+                self._tell(attempt, signal.SIGTERM)
+            case Kill():
+                self._tell(attempt, signal.SIGKILL)
+            case Throttle():
+                self._cap(attempt, decision.cap)
+            case _:
                 assert_never(decision)
 
     def describe_stop(self, job_id: JobId) -> str:
-        """What of the job was stopped by a signal, its own or somebody's, or frozen by hand."""
+        """See ``Attempt.describe_stop``."""
         attempt = self._attempts.get(job_id)
-        try:
-            return "" if attempt is None else attempt.describe_stop()
-        except OSError:  # no descriptor is left
-            return ""
+        return "" if attempt is None else attempt.describe_stop()
 
     def prepare(self, starts: Iterable[Start]) -> None:
-        """Have their processes made while the starts are written down, but of those with
-        directories. These are made once a start is durable, so that somebody knows of them who
-        removes them.
+        """Prepare processes while the journal stores the starts. Starts with directories wait until
+        they are durable: a directory that nobody knows of is never removed.
         """
         for start in starts:
             if not start.shares:
@@ -250,7 +232,7 @@ class LinuxNode:
             self._prepare(attempt, dict(self._launch_of(start)))
 
     def settled(self, jobs: Iterable[Job]) -> None:
-        """The records of these jobs are durable: how their attempts ended may be forgotten."""
+        """Forget the ended attempts of these jobs, whose records are durable."""
         for job in jobs:
             keys = self._over.get(job.id)
             if not keys:
@@ -262,7 +244,7 @@ class LinuxNode:
                 del self._over[job.id]
 
     def discard_output(self, job_id: JobId, attempt: int) -> None:
-        """Have the output and the report of an attempt removed."""
+        """Remove the output and the report of an attempt."""
         self._spawn(self._discard(Key(job_id, attempt)))
 
     async def _discard(self, key: Key) -> None:
@@ -276,7 +258,6 @@ class LinuxNode:
         task.add_done_callback(self._tasks.discard)
 
     async def _make_space(self, attempt: Attempt, start: Start) -> None:
-        """Make its directories, then have its process made."""
         launch = dict(self._launch_of(start))
         scratch = launch.pop("scratch")
         try:
@@ -298,7 +279,6 @@ class LinuxNode:
         return {**launch, "command": command, "environment": environment, "report": True}
 
     def _prepare(self, attempt: Attempt, launch: Launch) -> None:
-        """Have its process made, and let it run if that is durable."""
         attempt.launch = launch
         line = encode_wish("prepare", key=str(attempt.key), launch=launch)
         if len(line) > LONGEST_LINE:
@@ -311,67 +291,56 @@ class LinuxNode:
             self.client.wish("run", key=str(attempt.key))
         self._tell_again(attempt)
 
-    def _fail_start(
-        self,
-        attempt: Attempt,
-        problem: str,
-        *,
-        disk: str | None = None,
-        holds: bool = False,
-        exit_code: int | None = None,
-    ) -> None:
+    def _fail_start(self, attempt: Attempt, problem: str, **more: Any) -> None:
+        """Post that it never ran; ``more`` are fields of ``StartFailed``."""
         self._drop(attempt)
         event = ev.StartFailed(
             at_s=self._timeline.now_s,
             job_id=attempt.job_id,
             attempt=attempt.key.attempt,
             problem=problem,
-            exit_code=exit_code,
-            holds=holds,
-            disk=disk,  # type: ignore[arg-type]  # of a share
+            **more,
         )
         self._post(event)
 
-    def _hold(self, job_id: JobId, *, is_still: bool) -> None:
-        """Freeze or thaw it; while no supervisor answers, the last that was asked waits for one."""
-        attempt = self._attempts.get(job_id)
-        if attempt is None:
-            return
+    def _hold(self, attempt: Attempt, *, is_still: bool) -> None:
         attempt.wants_still = is_still
         self.client.wish("freeze" if is_still else "thaw", key=str(attempt.key))
         if self.client.problem:
-            self._delay(job_id, self.client.problem)
+            self._delay(attempt, self.client.problem)
 
-    def _cap(self, job_id: JobId, cap: Cap | None) -> None:
-        """Slow it down, or let it move what it can; the next decision follows a failure."""
-        attempt = self._attempts.get(job_id)
-        if attempt is None:
-            return
-        try:
-            attempt.caps = {} if cap is None else _caps_by_number(cap)
-        except OSError as error:
-            self._on_cap_refused(attempt, str(error))
-            return
+    def _cap(self, attempt: Attempt, cap: Cap | None) -> None:
+        read = {} if cap is None else cap.read_bytes_per_s
+        written = {} if cap is None else cap.written_bytes_per_s
+        attempt.caps = {}
+        for name in sorted(read.keys() | written.keys()):
+            if not (number := find_number(name)):
+                self._fail_cap(attempt, f"disk {name} is gone")
+                return
+            rates = {"rbps": read.get(name), "wbps": written.get(name)}
+            attempt.caps[number] = " ".join(
+                f"{word}={'max' if rate is None else max(1, int(rate))}"
+                for word, rate in rates.items()
+            )
         self.client.wish("cap", key=str(attempt.key), io=attempt.caps)
 
-    def _on_cap_refused(self, attempt: Attempt, problem: str) -> None:
+    def _fail_cap(self, attempt: Attempt, problem: str) -> None:
         log.warning("event=cap_failed job=%d problem=%r", attempt.job_id, problem)
-        if attempt.caps:
-            attempt.caps = {}
-            at_s = self._timeline.now_s
-            self._post(ev.CapFailed(at_s=at_s, job_id=attempt.job_id, problem=problem))
+        attempt.caps = {}
+        at_s = self._timeline.now_s
+        self._post(ev.CapFailed(at_s=at_s, job_id=attempt.job_id, problem=problem))
 
-    def _tell(self, job_id: JobId, number: int) -> None:
-        """End it. What is not yet its command hears no SIGTERM: that waits until it is."""
-        attempt = self._attempts.get(job_id)
-        if attempt is None or (attempt.launch is not None and not attempt.may_run):
+    def _tell(self, attempt: Attempt, number: int) -> None:
+        """End it. SIGTERM waits until its command runs: before that nothing would act on it."""
+        if attempt.launch is not None and not attempt.may_run:
             return  # it was the attempt before: this one's start is not written down yet
         attempt.told, attempt.wants_still = number, False
         self._tell_again(attempt)
         if self.client.problem:
-            self._delay(job_id, self.client.problem)
+            self._delay(attempt, self.client.problem)
         if number == signal.SIGKILL:
-            self._spawn(self._watch_end(attempt))
+            late_s = self._timeline.now_s + _KILL_PATIENCE_S
+            self._timeline.call_at(late_s, lambda: self._look_at_killed(attempt))
 
     def _tell_again(self, attempt: Attempt) -> None:
         key = str(attempt.key)
@@ -382,18 +351,16 @@ class LinuxNode:
             self.client.wish("thaw", key=key)
             self.client.wish("signal", key=key, number=int(signal.SIGCONT))  # it may have stopped
 
-    async def _watch_end(self, attempt: Attempt) -> None:
-        await asyncio.sleep(_KILL_PATIENCE_S)
+    def _look_at_killed(self, attempt: Attempt) -> None:
         if self._attempts.get(attempt.job_id) is attempt and not self.client.problem:
-            left = attempt.describe_left() if attempt.runs else _START_HANGS
-            self._delay(attempt.job_id, left)
+            self._delay(attempt, attempt.describe_left() if attempt.runs else _START_HANGS)
 
-    def _delay(self, job_id: JobId, problem: str) -> None:
+    def _delay(self, attempt: Attempt, problem: str) -> None:
         now_s = self._timeline.now_s
-        self._post(ev.StopDelayed(at_s=now_s, job_id=job_id, problem=problem))
+        self._post(ev.StopDelayed(at_s=now_s, job_id=attempt.job_id, problem=problem))
 
     def _tell_block(self, starts_problem: str | None = None) -> None:
-        """Say why nothing starts; given, that is for a reason of the machine; empty: no more."""
+        """Post why no job starts. ``starts_problem`` sets or clears a reason of the machine."""
         if starts_problem is not None:
             self._starts_problem = starts_problem
         problem = self.client.problem or self._starts_problem
@@ -402,13 +369,10 @@ class LinuxNode:
     # -- what the supervisor says ----------------------------------------------------------------
 
     def _on_trouble(self, problem: str) -> None:
-        """No supervisor answers, or one does again: nothing starts, and what was asked waits."""
         self._tell_block()
-        if problem and problem != self._told_problem:
-            for job_id, attempt in self._attempts.items():
-                if attempt.told is not None or attempt.wants_still != attempt.is_frozen:
-                    self._delay(job_id, problem)
-        self._told_problem = problem
+        for attempt in self._attempts.values() if problem else ():
+            if attempt.told is not None or attempt.wants_still is not bool(attempt.is_frozen):
+                self._delay(attempt, problem)
 
     def _on_used(self, used: Message) -> None:
         for text, use in used.items():
@@ -452,7 +416,8 @@ class LinuxNode:
         if wish == "prepare":
             self._fail_start(attempt, problem, exit_code=126)
         elif wish == "cap":
-            self._on_cap_refused(attempt, problem)
+            if attempt.caps:  # to end them fails where the disk is gone
+                self._fail_cap(attempt, problem)
         elif wish in ("freeze", "thaw"):
             event = ev.SuspendFailed(
                 at_s=self._timeline.now_s,
@@ -463,7 +428,7 @@ class LinuxNode:
             self._post(event)
         else:
             log.warning("event=refused attempt=%s wish=%s problem=%r", key, wish, problem)
-            self._delay(attempt.job_id, problem)
+            self._delay(attempt, problem)
 
     def _on_report(self, attempt: Attempt, report: Message) -> None:
         adopted, attempt.adopted = attempt.adopted, None
@@ -493,21 +458,17 @@ class LinuxNode:
             if attempt.shares:
                 self.scratch.follow(key, attempt.shares)
             self._tell_again(attempt)
-        if report["frozen"] != attempt.is_frozen or (is_new and adopted is not None):
-            self._on_freezing(attempt, is_frozen=report["frozen"])
+        self._on_freezing(attempt, is_frozen=report["frozen"])
         if adopted is not None and adopted.state is JobState.STOPPING:
-            self.perform(Stop(job_id=attempt.job_id))  # it may not have been asked yet
+            self._tell(attempt, signal.SIGTERM)  # it may not have been asked yet
 
     def _on_freezing(self, attempt: Attempt, *, is_frozen: bool) -> None:
+        """Post a change; what somebody else froze is found by ``describe_stop``."""
+        if is_frozen == attempt.is_frozen or (is_frozen and not attempt.wants_still):
+            return
         attempt.is_frozen = is_frozen
-        at_s, job_id = self._timeline.now_s, attempt.job_id
-        if is_frozen and not attempt.wants_still:
-            log.warning("event=found_frozen job=%d cgroup=%s", job_id, attempt.cgroup)
-            self._post(ev.FoundFrozen(at_s=at_s, job_id=job_id))
-        elif is_frozen:
-            self._post(ev.JobSuspended(at_s=at_s, job_id=job_id))
-        else:
-            self._post(ev.JobResumed(at_s=at_s, job_id=job_id))
+        event = ev.JobSuspended if is_frozen else ev.JobResumed
+        self._post(event(at_s=self._timeline.now_s, job_id=attempt.job_id))
 
     def _on_failed(self, attempt: Attempt, report: Message) -> None:
         self._drop(attempt)
@@ -518,7 +479,7 @@ class LinuxNode:
         self._post(outcome.failed(attempt.key, report, self._timeline.now_s))
 
     def _on_absent(self, attempt: Attempt, adopted: Job | None) -> None:
-        """Nothing is known of it there: it never ran, unless the records are not the same."""
+        """The supervisor does not know it: it never ran, unless the records are new."""
         if attempt.launch is not None:
             self._prepare(attempt, attempt.launch)
         elif adopted is None:
@@ -532,47 +493,39 @@ class LinuxNode:
             self._lose(attempt, f"the machine was restarted {when}", by_reboot=True)
         elif adopted.started_s is not None or not self._same_ledger:
             self._lose(attempt, outcome.LOST)
-        elif problem := outcome.why_not_started(adopted, self._platform):
+        elif problem := outcome.why_not_started(adopted, self.platform):
             self._fail_start(attempt, problem)
         else:
-            self.perform(to_do.start_of(adopted))
+            self.perform(start_of(adopted))
 
     def _end(self, attempt: Attempt, report: Message) -> None:
         if not attempt.runs and "problem" in report:  # it was not executed
             code = report.get("exit", {}).get("code")
             self._fail_start(attempt, str(report["problem"]), exit_code=code)
             return
-        seen = self.sampler.known_totals(attempt.job_id)
+        seen = self.sampler.counters(attempt.job_id)
         self._drop(attempt)
-        staging_report, staged = self._find_staged(attempt)
+        job = self._job_of(attempt.job_id)
+        request = None if job is None or not attempt.shares else job.spec.scratch
+        reported = None
+        if request is not None:
+            reported = read_report(self.outputs, *attempt.key) or Report()
         events = outcome.ended(
             attempt.key,
             report,
             self._timeline.now_s,
-            staging=staging_report,
-            staged=staged,
+            staging=reported,
+            request=request,
             seen=seen,
             oom_kills=self._count_oom_kills(attempt, report),
         )
         for event in events:
             self._post(event)
 
-    def _find_staged(self, attempt: Attempt) -> tuple[Report | None, Staged | None]:
-        job = self._job_of(attempt.job_id)
-        request = None if job is None else job.spec.scratch
-        if request is None or not attempt.shares:
-            return None, None
-        report = read_report(report_path(self.outputs, *attempt.key)) or Report()
-        has_input, has_output = request.input_path is not None, request.output_path is not None
-        if not (has_input or has_output):
-            return report, None
-        return report, report.staged(has_input=has_input, has_output=has_output)
-
     def _count_oom_kills(self, attempt: Attempt, report: Message) -> int:
-        """Processes of the machine killed for want of memory as it ended; 0: not by that.
+        """How many processes of the machine the kernel killed for memory as this job was killed.
 
-        Where the kernel counts by cgroup the report says it; where the job was told to end, that
-        is why.
+        0 if the report tells it (from the job's cgroup), or if the job was told to end.
         """
         is_known = "memory" in self.client.controls or attempt.told is not None
         if is_known or not outcome.was_killed(report):
@@ -592,7 +545,6 @@ class LinuxNode:
         self._post(outcome.lost(attempt.key, note, now_s, report=report, by_reboot=by_reboot))
 
     def _drop(self, attempt: Attempt) -> None:
-        """Its end is posted; once that is durable the supervisor may forget it."""
         if self._attempts.get(attempt.job_id) is attempt:
             del self._attempts[attempt.job_id]
         self._over[attempt.job_id].add(attempt.key)
@@ -601,11 +553,11 @@ class LinuxNode:
     # -- after a restart, of the daemon or of the supervisor -------------------------------------
 
     async def adopt(self, jobs: Iterable[Job], *, same_boot: bool, ledger: str) -> None:
-        """Post what became of the jobs that the journal has as live (the restart table).
+        """Post what became of the live jobs of the journal (the restart table).
 
         Args:
-            same_boot: False when the machine was restarted since the journal was written.
-            ledger: the identity of the supervisor's records then; empty: not known.
+            same_boot: False if the machine was restarted since the journal was written.
+            ledger: the identity of the supervisor's records then, or empty if unknown.
         """
         self._same_boot = same_boot
         self._same_ledger = ledger in ("", self.client.hello.get("ledger"))
@@ -618,7 +570,7 @@ class LinuxNode:
         await asyncio.wait({self._synced}, timeout=_SYNC_WITHIN_S)
 
     def _sync(self) -> None:
-        """Say what is counted on; a report of each answers. What was asked may have been lost."""
+        """Ask for a report of each attempt, and repeat wishes that may have been lost."""
         ledger = str(self.client.hello["ledger"])
         is_same, self._ledger = self._ledger in ("", ledger), ledger
         for attempt in list(self._attempts.values()):
@@ -637,53 +589,16 @@ class LinuxNode:
     # -- samples ---------------------------------------------------------------------------------
 
     def sample(self) -> None:
-        """Have all counters read; SampleTaken answers.
-
-        While the last reading is still under way this one is skipped, and counted.
-        """
+        """Read all counters; ``SampleTaken`` has them. Skipped during an unfinished reading."""
         if self._reading is not None and not self._reading.done():
             self.samples_skipped += 1
             return
         self._reading = asyncio.ensure_future(self._sample())
 
     async def _sample(self) -> None:
-        """What was reaped is asked for first: who ends then is missing once, never doubled."""
+        # Use of reaped processes first: what ends in between is missing once, never counted twice.
         at_s = self._timeline.now_s
         self._oom_kills.look(at_s)
         await self.client.beat(_BEAT_WITHIN_S)
         sample = await self.sampler.read(at_s)
-        self._log_silent(sample)
-        if gone := [i for i in sample.jobs if i not in self._attempts]:
-            jobs = {i: counters for i, counters in sample.jobs.items() if i not in gone}
-            sample = msgspec.structs.replace(sample, jobs=jobs)
         self._post(ev.SampleTaken(at_s=self._timeline.now_s, sample=sample))
-
-    def _log_silent(self, sample: Sample) -> None:
-        """Log once that a process does not answer, and that its job can be read again."""
-        pids = {job_id: counters.silent_pid for job_id, counters in sample.jobs.items()}
-        silent = {job_id: pid for job_id, pid in pids.items() if pid is not None}
-        for job_id, pid in silent.items():
-            if job_id not in self._silent:
-                log.warning("event=process_silent job=%d pid=%d", job_id, pid)
-        for job_id in self._silent.keys() - silent.keys():
-            log.info("event=process_answers job=%d", job_id)
-        self._silent = silent
-
-
-def _caps_by_number(cap: Cap) -> dict[str, str]:
-    """As io.max takes them, by the disk's device number.
-
-    Raises:
-        OSError: a disk is gone.
-    """
-    names = sorted(cap.read_bytes_per_s.keys() | cap.written_bytes_per_s.keys())
-    return {
-        Path(f"/sys/class/block/{name}/dev").read_text().strip(): " ".join(
-            f"{word}={'max' if rate is None else max(1, int(rate))}"
-            for word, rate in (
-                ("rbps", cap.read_bytes_per_s.get(name)),
-                ("wbps", cap.written_bytes_per_s.get(name)),
-            )
-        )
-        for name in names
-    }

@@ -1,8 +1,7 @@
-"""Who is who on this machine, from databases that may not answer: nsswitch.conf(5).
+"""Users and groups, from databases (nsswitch.conf(5)) that may not answer.
 
-Behind ``passwd: files sss`` is a network. A lookup may take minutes, or for ever, and cannot be
-interrupted. So each is made in a thread of its own, which nobody waits for longer than they say;
-what was answered once is remembered.
+Behind ``passwd: files sss`` is a network, so a lookup may take minutes, or for ever, and cannot be
+interrupted. Each runs in a thread of its own, callers wait for a limited time; answers are kept.
 """
 
 from __future__ import annotations
@@ -25,44 +24,37 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 MOST_AT_ONCE: Final = 8
-"""Lookups that may hang at a time; who asks beyond that waits for one to end."""
+"""Lookups that run at a time; further ones wait for one to end."""
 _MOST_ASKED: Final = 256
-"""Who asks beyond that is not answered now."""
+"""Lookups that run or wait; further ones are not begun."""
 COMPLAIN_EVERY_S: Final = 60.0
 _MOST_KEPT: Final = 4096
 _FIRST_GROUPS: Final = 64
 _MOST_GROUPS: Final = 65536
 """include/uapi/linux/limits.h, NGROUPS_MAX."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
-"""Its calls leave Python's lock to the other threads. ``os.getgrouplist`` keeps it (seen with
-Python 3.11), and with it the whole process stands still."""
+"""Its calls release Python's lock. ``os.getgrouplist`` keeps it (Python 3.11), which stops all
+threads."""
 
 
 class Answer(NamedTuple, Generic[Value]):
-    """What was answered, and when on the monotonic clock. A user who does not exist is one too."""
+    """An answer (also that a user does not exist), and its time on the monotonic clock."""
 
     value: Value
     at_s: float
 
 
-class _Question(Generic[Value]):
-    """One that is under way, since when on the monotonic clock, or waits for a thread (inf)."""
-
-    answer: Future[Value]
-    began_s = math.inf
-
-
 class Lookups(Generic[Key, Value]):
-    """Answers to one question about many; no caller waits longer than they say.
+    """Answers by key. No caller waits longer than it says.
 
-    Invariant: each key is asked for once at a time, ``MOST_AT_ONCE`` of them at a time. Where too
-    much is known the oldest "there is no such user" goes, then the oldest answer.
+    There is one lookup for each key at a time. If too many answers are kept, the oldest "there is
+    no such user" is dropped, else the oldest answer.
 
     Args:
-        look_up: asks; may take for ever. Its OSError is no answer.
-        fresh_s: how long an answer is taken for today's.
-        on_silence: told key and seconds waited when a deadline has passed; not for others while
-            that lasts, and not more often than every ``COMPLAIN_EVERY_S``.
+        look_up: may take for ever. An OSError is no answer.
+        fresh_s: the age up to which an answer is not asked for again.
+        on_silence: called with the key and the time waited after a deadline, at most every
+            ``COMPLAIN_EVERY_S``.
     """
 
     def __init__(
@@ -77,25 +69,25 @@ class Lookups(Generic[Key, Value]):
         self._on_silence = on_silence
         self._lock = threading.Lock()
         self._known: collections.OrderedDict[Key, Answer[Value]] = collections.OrderedDict()
-        self._nobody: dict[Key, None] = {}
-        self._asked: dict[Key, _Question[Value]] = {}
+        self._asked: dict[Key, Future[Value]] = {}
+        self._began_s: dict[Key, float] = {}
+        """By key, on the monotonic clock: of the lookups that run."""
         self._turns = threading.Semaphore(MOST_AT_ONCE)
         self._silent: set[Key] = set()
         self._complained_s = -math.inf
 
     def known(self, key: Key) -> Answer[Value] | None:
-        """The last answer, however old; None: there never was one."""
+        """The last answer of any age, or None."""
         return self._known.get(key)
 
     def is_fresh(self, key: Key) -> bool:
-        """True while the last answer need not be asked for again."""
         answer = self._known.get(key)
         return answer is not None and time.monotonic() - answer.at_s < self._fresh_s
 
     def get(self, key: Key, within_s: float) -> Answer[Value] | None:
-        """The answer; the last one where no new one comes in time; None: there is none.
+        """The answer, or the last one if no new one comes in time; None without any.
 
-        Who has an old one, or comes while others wait in vain, does not wait.
+        Does not wait if there is an old one, or while other lookups hang.
         """
         if self.is_fresh(key):
             return self.known(key)
@@ -108,10 +100,7 @@ class Lookups(Generic[Key, Value]):
         return self.known(key)
 
     async def refresh(self, key: Key, within_s: float) -> None:
-        """Wait for a fresh answer, without keeping the event loop; not where others wait in vain.
-
-        It is ``known`` afterwards, if it came.
-        """
+        """Wait in the event loop for a fresh ``known`` answer; not while other lookups hang."""
         if self.is_fresh(key):
             return
         asked = self._ask(key)
@@ -124,55 +113,48 @@ class Lookups(Generic[Key, Value]):
             self._note_silence(key, within_s)
 
     def _ask(self, key: Key) -> Future[Value] | None:
-        """The question under way; None: too many are."""
+        """The running lookup, or None if there are too many."""
         with self._lock:
             if key in self._asked:
-                return self._asked[key].answer
+                return self._asked[key]
             if len(self._asked) >= _MOST_ASKED:
                 return None
-            asked = _Question[Value]()
-            asked.answer = in_thread(self._answer, key, asked)
-            if not asked.answer.done():  # it has a thread, which waits for the lock at least
+            asked = in_thread(self._answer, key)
+            if not asked.done():  # it has a thread, which waits for the lock at least
                 self._asked[key] = asked
-            return asked.answer
+            return asked
 
-    def _answer(self, key: Key, asked: _Question[Value]) -> Value:
-        """In a thread of its own, which hangs perhaps; the process can end meanwhile."""
+    def _answer(self, key: Key) -> Value:
         with self._turns:
-            asked.began_s = time.monotonic()
+            with self._lock:
+                self._began_s[key] = time.monotonic()
             try:
                 value = self._look_up(key)
                 with self._lock:
                     self._keep(key, value)
             finally:
                 with self._lock:
-                    del self._asked[key]
+                    del self._asked[key], self._began_s[key]
                     self._silent.discard(key)
         return value
 
     def _keep(self, key: Key, value: Value) -> None:
-        """Remember it; what others than this thread read is never without it meanwhile."""
         self._known[key] = Answer(value, time.monotonic())
         self._known.move_to_end(key)
-        self._nobody.pop(key, None)
-        if value is None or value == frozenset():
-            self._nobody[key] = None
         while len(self._known) > _MOST_KEPT:
-            oldest = next(iter(self._nobody), key)
-            if oldest == key:
-                oldest = next(iter(self._known))
-            self._nobody.pop(oldest, None)
-            del self._known[oldest]
+            nobody = (
+                one
+                for one, answer in self._known.items()
+                if answer.value in (None, frozenset()) and one != key
+            )
+            del self._known[next(nobody, next(iter(self._known)))]
 
     def _note_silence(self, key: Key, waited_s: float) -> None:
-        """This one was waited for in vain: all that is asked for so long is silent."""
+        """Mark this lookup, and all that run for so long, as silent."""
         with self._lock:
             now_s = time.monotonic()
-            late = {
-                one
-                for one, asked in self._asked.items()
-                if one == key or now_s - asked.began_s >= waited_s
-            }
+            late = {one for one, at_s in self._began_s.items() if now_s - at_s >= waited_s}
+            late |= self._asked.keys() & {key}
             self._silent |= late
             if not late or now_s - self._complained_s < COMPLAIN_EVERY_S:
                 return
@@ -181,7 +163,7 @@ class Lookups(Generic[Key, Value]):
 
 
 def find_name(uid: int) -> str | None:
-    """The user's name; None: there is no such user. May take for ever."""
+    """The user's name, or None. May take for ever."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -189,7 +171,7 @@ def find_name(uid: int) -> str | None:
 
 
 def find_uid(name: str) -> int | None:
-    """The user's number; None: there is no such user. May take for ever."""
+    """The user's number, or None. May take for ever."""
     try:
         return pwd.getpwnam(name).pw_uid
     except (KeyError, ValueError):
@@ -197,7 +179,7 @@ def find_uid(name: str) -> int | None:
 
 
 def find_groups(uid: int) -> frozenset[int]:
-    """All groups of the user, as a login now would have them; empty: there is no such user.
+    """The groups that a login of the user would have now; empty for an unknown user.
 
     May take for ever: getgrouplist(3) asks every database, also for users of /etc/passwd.
     """

@@ -1,8 +1,7 @@
-"""What became of an attempt: events, by what the supervisor and the job's own program report.
+"""Events from reports: those of the supervisor (``supervisor.protocol``), and those of the program
+in which a job with scratch directories runs (``staging``).
 
-The supervisor's reports are described in ``supervisor.protocol``, those of the program in which a
-job with scratch directories runs in ``staging``. The file with the latter is the job's user's, who
-may write anything into it: it says something of that job only.
+The job's user may write anything into the latter, so they count for that job only.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from iodaemon.core import event as ev
-from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobState, Staged
+from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobState, ScratchRequest, Staged
 from iodaemon.core.platform import Platform
+from iodaemon.core.sample import JobCounters
 from iodaemon.node.sampler.proc_files import find_count, known, read_file
 from iodaemon.supervisor.attempts import ENDS
 from iodaemon.supervisor.ledger import Key, Ledger
@@ -36,18 +36,17 @@ LOST: Final = "how it ended is not known: what kept it was killed, or its record
 
 
 def began(key: Key, report: Message, now_s: float) -> ev.JobStarted:
-    """Its start; ``now_s`` is on our timeline, the report says when."""
+    """The start of a job; ``now_s`` is on the daemon's timeline."""
     at_s = moment(report.get("started_us"), now_s)
     return ev.JobStarted(at_s=at_s, job_id=JobId(key.job), attempt=key.attempt)
 
 
 def moment(at_us: int | None, now_s: float) -> float:
-    """When something was, on our timeline, by how long ago it was; None: now."""
+    """The time on the daemon's timeline of a time of CLOCK_MONOTONIC; now for None."""
     return now_s if at_us is None else now_s - max(0.0, time.monotonic() - at_us / 1e6)
 
 
 def failed(key: Key, report: Message, now_s: float) -> ev.StartFailed:
-    """Why it never ran."""
     code, is_lasting = report.get("code"), bool(report.get("is_lasting"))
     return ev.StartFailed(
         at_s=now_s,
@@ -65,18 +64,18 @@ def ended(
     now_s: float,
     *,
     staging: Report | None,
-    staged: Staged | None,
-    seen: IoTotals,
+    request: ScratchRequest | None,
+    seen: JobCounters,
     oom_kills: int = 0,
 ) -> list[ev.Event]:
-    """Its whole life.
+    """The start and the end of a job.
 
     Args:
-        staging: what its prolog and epilog reported; None: it has none.
-        staged: what was copied.
-        seen: what it had read and written when it was last looked at.
-        oom_kills: so many processes of the machine were killed for want of memory as it ended, one
-            of which was probably its own.
+        staging: what its prolog and epilog reported, if it has space.
+        request: the space that it had.
+        seen: the last sample.
+        oom_kills: how many processes of the machine were killed for memory as it ended; one of
+            them was probably its own.
     """
     at_s = moment(report.get("ended_us"), now_s)
     start = began(key, report, at_s)
@@ -89,24 +88,30 @@ def ended(
     memory = report.get("memory")
     notes.append(str(report.get("problem", "")) if memory is None else _tell(memory))
     if oom_kills:
-        notes.append(_tell_probable(oom_kills))
+        many = "1 process" if oom_kills == 1 else f"{oom_kills} processes"
+        notes.append(
+            f"probably killed because memory ran out: the kernel killed {many} of this machine for "
+            "that as it ended, and iodaemon sent it no signal"
+        )
     how = report.get("exit", {})
+    code = how.get("code")  # a job that went on without those that were killed, and is content, may
+    ran_out = bool(memory or oom_kills) and code != 0
     return [
         start,
         ev.JobExited(
             at_s=at_s,
             job_id=JobId(key.job),
             attempt=key.attempt,
-            exit=_exit(how.get("code"), how.get("signal"), ran_out=bool(memory or oom_kills)),
+            exit=Exit(code=code, signal=how.get("signal"), out_of_memory=ran_out),
             note=_storable("; ".join(filter(None, notes))),
             io=_not_below(seen, totals_of(report)),
-            staged=staged,
+            staged=None if staging is None or request is None else staging.staged(request),
         ),
     ]
 
 
 def totals_of(report: Message) -> IoTotals:
-    """What it read and wrote, without what was deleted before it reached the disk."""
+    """Its I/O without what was deleted before it reached the disk."""
     use = report.get("use", {})
     return IoTotals(
         read_bytes=use.get("read_bytes", 0),
@@ -116,10 +121,10 @@ def totals_of(report: Message) -> IoTotals:
     )
 
 
-def _not_below(seen: IoTotals, totals: IoTotals) -> IoTotals:
-    """A total never falls, also where the kernel reaped children of the job by itself.
+def _not_below(seen: JobCounters, totals: IoTotals) -> IoTotals:
+    """Totals that never fall: if the kernel reaped children itself, ``totals`` may be too small.
 
-    Calls are never taken back, so that more of them were seen proves it.
+    Calls are never taken back, so a larger number of them in ``seen`` proves it.
     """
     if not totals.at_least and (seen.operations or 0) <= (totals.operations or 0):
         return totals
@@ -136,7 +141,7 @@ def lost(
     report: Message | None = None,
     by_reboot: bool = False,
 ) -> ev.JobExited:
-    """The end of a job of which nobody knows how it ended."""
+    """The end of a job whose exit status is unknown."""
     return ev.JobExited(
         at_s=now_s,
         job_id=JobId(key.job),
@@ -149,13 +154,13 @@ def lost(
 
 
 def was_killed(report: Message) -> bool:
-    """Whether it, or the last command of a shell that it was, ended by SIGKILL."""
+    """Whether the job, or the last command of its shell, ended by SIGKILL."""
     how = report.get("exit", {})
     return bool(how.get("signal") == signal.SIGKILL or how.get("code") == _TOLD_BY_SIGKILL)
 
 
 def why_not_started(job: Job, platform: Platform) -> str:
-    """Why a start that was written down and never carried out is not to be; empty: it is."""
+    """Why a journaled start that never happened is not repeated; empty if it is."""
     if job.state is JobState.STOPPING or job.partition is None:
         return "cancelled before it was started"
     if not platform.has_slots(job.partition, job.slots):
@@ -168,21 +173,7 @@ def _storable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _exit(code: int | None, number: int | None, *, ran_out: bool) -> Exit:
-    """How it ended; a job that went on without those that were killed, and is content, may."""
-    return Exit(code=code, signal=number, out_of_memory=ran_out and code != 0)
-
-
-def _tell_probable(kills: int) -> str:
-    many = "1 process" if kills == 1 else f"{kills} processes"
-    return (
-        f"probably killed because memory ran out: the kernel killed {many} of this machine for "
-        "that as it ended, and iodaemon sent it no signal"
-    )
-
-
 def _tell(memory: Message) -> str:
-    """What the kernel killed it, or a part of it, for."""
     limit, nodes = memory.get("limit_bytes"), memory.get("nodes")
     if memory.get("at_limit") and limit is not None:
         why = f"its limit of {format_bytes(limit)} (--mem) was reached"
@@ -196,7 +187,7 @@ def _tell(memory: Message) -> str:
 
 
 def find_ends(outputs: Path) -> Mapping[str, Message]:
-    """How attempts ended, by their keys, as the supervisor wrote it down at the last shutdown."""
+    """How attempts ended, by key, as the supervisor stored it at the last shutdown."""
     try:
         return msgspec.json.decode((outputs.parent / ENDS).read_bytes(), type=dict[str, Message])
     except (OSError, msgspec.DecodeError):
@@ -204,7 +195,7 @@ def find_ends(outputs: Path) -> Mapping[str, Message]:
 
 
 def read_ledger(path: Path) -> Ledger | None:
-    """None: there is none."""
+    """The ledger at this path, or None."""
     try:
         fd = os.open(path, _OPEN)
     except FileNotFoundError:
@@ -223,41 +214,33 @@ Step = Literal["in", "run", "out"]
 
 
 class StepEnd(msgspec.Struct, frozen=True):
-    """How a step ended (``failed``: a line for people; None: well), and what it moved on disks."""
+    """Why a step failed (None: it did not), and the bytes that it moved on disks."""
 
     failed: str | None
     read_bytes: _Count
     written_bytes: _Count
 
 
-class _Line(msgspec.Struct, frozen=True, rename={"came": "in", "went": "out"}):
+class Report(msgspec.Struct, kw_only=True, rename={"came": "in", "went": "out"}):
+    """What was reported so far; what was not is None.
+
+    Attributes:
+        step: the last step that began.
+        came: the end of the prolog.
+        went: the end of the epilog.
+        problem: why the command could not be executed.
+        status: the command's wait(2) status, if the program waits for it.
+    """
+
     step: Step | None = None
     came: StepEnd | None = None
     went: StepEnd | None = None
     problem: str | None = None
     status: int | None = None
 
-
-class Report(msgspec.Struct, kw_only=True):
-    """What was reported so far.
-
-    Attributes:
-        step: the last one that began. None: none did.
-        came: how the prolog ended. None: it did not, or there is none.
-        went: likewise the epilog.
-        problem: why the command could not be executed; empty: it was.
-        status: how the command ended, as wait(2) has it. None: it has not, or nobody waits for it.
-    """
-
-    step: Step | None = None
-    came: StepEnd | None = None
-    went: StepEnd | None = None
-    problem: str = ""
-    status: int | None = None
-
     @property
     def failure(self) -> tuple[str, str] | None:
-        """The step that failed, and how, in a line."""
+        """The step that failed, and a line about it."""
         if self.came is not None and self.came.failed is not None:
             return "in", self.came.failed
         if self.went is not None and self.went.failed is not None:
@@ -266,31 +249,25 @@ class Report(msgspec.Struct, kw_only=True):
             return "out", "it was killed"
         return None
 
-    def staged(self, *, has_input: bool, has_output: bool) -> Staged:
-        """What was copied."""
-        ends = [end for end in (self.came, self.went) if end is not None]
+    def staged(self, request: ScratchRequest) -> Staged | None:
+        """What was copied, or None if nothing was to be."""
+        if request.input_path is None and request.output_path is None:
+            return None
+        come = self.came or StepEnd("it did not end", 0, 0)
+        gone = self.went or StepEnd("it did not end", 0, 0)
         return Staged(
-            came_bytes=0 if self.came is None else self.came.written_bytes,
-            went_bytes=0 if self.went is None else self.went.written_bytes,
-            moved_bytes=sum(end.read_bytes + end.written_bytes for end in ends),
-            has_come=_has_succeeded(self.came) if has_input else None,
-            has_gone=_has_succeeded(self.went) if has_output else None,
+            came_bytes=come.written_bytes,
+            went_bytes=gone.written_bytes,
+            moved_bytes=sum(end.read_bytes + end.written_bytes for end in (come, gone)),
+            has_come=None if request.input_path is None else come.failed is None,
+            has_gone=None if request.output_path is None else gone.failed is None,
         )
 
 
-def _has_succeeded(end: StepEnd | None) -> bool:
-    return end is not None and end.failed is None
-
-
-def report_path(outputs: Path, job_id: int, attempt: int) -> Path:
-    """Where an attempt's report is."""
-    return outputs / f"{job_id}.{attempt}.report"
-
-
-def read_report(path: Path) -> Report | None:
-    """What an attempt has reported; None: nothing, or it cannot be read."""
+def read_report(outputs: Path, job_id: int, attempt: int) -> Report | None:
+    """The report of an attempt, or None if there is no readable one."""
     try:
-        fd = os.open(path, _OPEN)
+        fd = os.open(outputs / f"{job_id}.{attempt}.report", _OPEN)
     except OSError:
         return None
     try:
@@ -304,14 +281,12 @@ def read_report(path: Path) -> Report | None:
     report = Report()
     for line in data.split(b"\n"):
         try:
-            word = msgspec.json.decode(line, type=_Line)
+            said = msgspec.json.decode(line, type=Report)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
-        report.step = word.step or report.step
-        report.came = word.came or report.came
-        report.went = word.went or report.went
-        report.problem = word.problem or report.problem
-        report.status = report.status if word.status is None else word.status
+        for name in Report.__struct_fields__:
+            if (value := getattr(said, name)) is not None:
+                setattr(report, name, value)
     return report
 
 
@@ -327,18 +302,15 @@ _KEPT_COUNTS: Final = 8
 
 
 def count_oom_kills(path: str = "/proc/vmstat") -> int | None:
-    """Processes of the machine that were killed for memory; None: the kernel does not say."""
+    """How many processes of the machine were killed for memory; None if unknown."""
     return known(path, lambda text: find_count(text, b"oom_kill"), read_file)
 
 
 class OomKills:
     """Remembers how many processes of the machine were killed for memory, and when.
 
-    The kernel does not say whose process it was: beside an end by a SIGKILL that was not sent from
-    here it makes want of memory the probable cause.
-
-    Args:
-        read: the count now; None: the kernel does not say.
+    The kernel does not name them: together with a SIGKILL that the daemon did not send they make
+    lack of memory the probable cause.
     """
 
     def __init__(self, read: Callable[[], int | None] = count_oom_kills) -> None:
@@ -353,7 +325,7 @@ class OomKills:
             self._readings.append((at_s, count))
 
     def count(self, ended_s: float) -> int:
-        """How many were killed from shortly before this time until now; 0: none, or not known."""
+        """How many were killed from shortly before this time until now; 0 if unknown."""
         before = [kills for at_s, kills in self._readings if at_s <= ended_s - _KILLED_WITHIN_S]
         first = [kills for at_s, kills in self._readings if at_s <= ended_s]
         now = self._read()

@@ -1,7 +1,5 @@
-"""The supervisor as it is configured; as the system's service, begun, and done without; its lack.
-
-The configuration is read here, with all libraries; the anchor that takes the process over has the
-standard library only.
+"""Configures and starts the supervisor, thaws jobs without it, and says what its way of holding
+jobs costs. The anchor that replaces this process imports the standard library only.
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ from iodaemon.supervisor import anchor
 from iodaemon.supervisor.systemd import SCOPE
 
 SERVICE_USER: Final = "iodaemon"
-"""The user that the supervisor of the service obeys (systemd/sysusers.conf)."""
+"""The user whose daemon the service's supervisor obeys (systemd/sysusers.conf)."""
 OUTPUT: Final = "output"
-"""In the supervisor's directory: output of jobs that name no file."""
+"""In the supervisor's directory, for jobs that name no output file."""
 BY_SIGNALS: Final = (
     "jobs are suspended by SIGSTOP: a job can see that, and what leaves its tree goes on"
 )
-"""What it costs to do without a cgroup."""
+"""The cost of having no cgroups."""
 NO_HIERARCHY, UNUSABLE, UNDELEGATED = "no_hierarchy", "unusable", "undelegated"
 """Words of ``lack`` (``supervisor.protocol``)."""
 UNIFIED: Final = (
@@ -42,10 +40,9 @@ _DELEGATE: Final = (
 def supervisor_config(
     config: Config, *, daemon_uid: int | None = None, daemon_gid: int | None = None
 ) -> anchor.Config:
-    """The supervisor as it is configured; it obeys ``daemon_uid``, by default the caller.
+    """The supervisor's configuration. It obeys ``daemon_uid``, by default the caller.
 
-    Args:
-        daemon_gid: group of its socket; None: its user only.
+    ``daemon_gid`` is the group of its socket; None for its user only.
     """
     by_signals = config.suspend_by == "signals"
     return anchor.Config(
@@ -62,11 +59,7 @@ def supervisor_config(
 
 
 def become_supervisor(config: Config) -> NoReturn:
-    """Replace this process by the anchor of the system's service.
-
-    Raises:
-        ConfigError: it could do nothing.
-    """
+    """Replace this process by the anchor of the system's service; ConfigError if it cannot be."""
     try:
         daemon = pwd.getpwnam(SERVICE_USER)
     except KeyError as error:
@@ -81,11 +74,7 @@ def become_supervisor(config: Config) -> NoReturn:
 
 
 def _prepare(state: Path) -> None:
-    """Make the supervisor's directory if it is missing; the daemon comes to what is in it.
-
-    Raises:
-        ConfigError: it cannot be made, or others than root could change what is in it.
-    """
+    """Make the supervisor's directory, which the daemon may enter and only root may change."""
     try:
         state.mkdir(mode=0o711, parents=True, exist_ok=True)
         wrong = find_wrong_owner(state, 0, (OUTPUT,), may_be_link=False)
@@ -98,11 +87,7 @@ def _prepare(state: Path) -> None:
 
 
 def thaw_all(config: Config) -> int:
-    """Let every job run on, without a supervisor; how many were held.
-
-    Raises:
-        ConfigError: the caller may not do that.
-    """
+    """Thaw all jobs without a supervisor; returns how many. ConfigError without the right to."""
     try:
         return anchor.thaw_all(supervisor_config(config))
     except PermissionError as error:
@@ -111,15 +96,15 @@ def thaw_all(config: Config) -> int:
 
 
 class Lack(NamedTuple):
-    """What it costs to hold jobs in this way, and what would be better."""
+    """The cost of a way of holding jobs, and how to get a better one."""
 
     cost: str
     remedy: str
 
 
 def find_lack(said: Mapping[str, Any]) -> Lack | None:
-    """What is lost by the means of holding jobs, by the supervisor's hello; None: nothing, or it
-    is so as configured.
+    """The cost of the supervisor's way of holding jobs, by its hello; None if there is none or it
+    is configured so.
     """
     lack, better = said.get("lack"), _ANEW if said.get("unit") == SCOPE else _DELEGATE
     if lack == UNDELEGATED:

@@ -1,7 +1,7 @@
-"""Directories of jobs on the disks of storage tiers, made, measured and removed by the supervisor.
+"""Jobs' directories on the disks of tiers, which the supervisor makes, measures and removes.
 
-A disk that does not answer holds up its own jobs only: each wish is answered within the deadline of
-the supervisor's helper (``supervisor.scratch``).
+A disk that hangs delays only its own jobs: the supervisor's helper (``supervisor.scratch``) has a
+deadline for each wish.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from iodaemon.core import event as ev
 from iodaemon.core.backend import Timeline
 from iodaemon.core.decision import Free
 from iodaemon.core.job import Job, JobId, JobState, Share
-from iodaemon.node.outcome import read_report, report_path
+from iodaemon.node.outcome import read_report
 from iodaemon.node.supervisor_client import SupervisorClient, start_task
 from iodaemon.supervisor import disk_trouble
 from iodaemon.supervisor.ledger import Key
@@ -28,20 +28,20 @@ from iodaemon.supervisor.scratch import STORE
 log = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.1
-"""Before a removal goes on that had no time, or whose helper was killed."""
+"""Until a removal continues that ran out of time, or whose helper was killed."""
 _FIRST_RETRY_S: Final = 5.0
 _LAST_RETRY_S: Final = 600.0
-"""Between attempts at what cannot be removed, twice as long each time."""
+"""Between attempts to remove a directory, doubled each time."""
 _FIRST_MEASURE_S: Final = 1.0
 _MEASURE_S: Final = 5.0
 _TRIES: Final = 3
-"""To make a directory: a helper that was killed has done no harm."""
+"""To make a directory: its helper may be killed."""
 _REST: Final = 50
-"""Times as long as measuring took, at least, until the next time: 2 % of a CPU."""
+"""Measuring pauses for so many times its duration: 2 % of a CPU."""
 
 
 class ScratchError(Exception):
-    """A directory cannot be made. ``disk``: of no use to any job now; None: not its fault."""
+    """A directory cannot be made. ``disk`` is the disk that no job can use now, or None."""
 
     def __init__(self, problem: str, disk: str | None) -> None:
         super().__init__(problem)
@@ -52,12 +52,11 @@ class Scratch:
     """One task for each attempt that has directories.
 
     Args:
-        state_dir: the daemon's; two daemons give different names on one disk.
-        outputs: where jobs' reports are.
-        job_of: the job as it is now; None: it is forgotten.
+        state_dir: the daemon's; its name makes directories of two daemons on one disk distinct.
+        outputs: the directory of the jobs' reports.
 
     Attributes:
-        ends_over: a job that has more in its space than it asked for is ended.
+        ends_over: whether a job that uses more space than it asked for is ended.
     """
 
     def __init__(
@@ -81,19 +80,14 @@ class Scratch:
         self.ends_over = False
 
     def paths(self, key: Key, shares: Sequence[Share]) -> list[str]:
-        """An attempt's directories, the largest first: that is where input is copied to."""
+        """An attempt's directories, the largest, which takes the input, first."""
         in_order = sorted(shares, key=lambda share: -share.size_bytes)
         return [os.path.join(_path(share), STORE, self._name(key)) for share in in_order]
 
     async def make(self, key: Key, uid: int, shares: Sequence[Share], numbers: Message) -> None:
-        """Make an attempt's directories.
+        """Make an attempt's directories for this user; ScratchError if one cannot be made.
 
-        Args:
-            uid: whose they are to be.
-            numbers: of the file system of each disk, by path, where that is known.
-
-        Raises:
-            ScratchError: one cannot be made.
+        ``numbers`` are the known numbers of the disks' file systems, by path.
         """
         self._unmade |= {(key, share.disk) for share in shares}
         for share in shares:
@@ -104,22 +98,20 @@ class Scratch:
                 if answer.get("done") or answer.get("is_disk"):
                     break
             if not answer.get("done"):
-                problem = str(answer.get("problem", ""))
+                problem = _words_of(share, answer) or "no process could be had for it"
                 if answer.get("is_disk"):
-                    problem = disk_trouble.sentence(share.disk, problem, share.tier)
                     raise ScratchError(problem, share.disk)
-                problem = problem or "no process could be had for it"
                 raise ScratchError(f"scratch space cannot be had: {problem}", None)
             self._unmade.discard((key, share.disk))
             if type(answer.get("filesystem")) is int:
                 self._filesystems[key, share.disk] = answer["filesystem"]
 
     def follow(self, key: Key, shares: Sequence[Share]) -> None:
-        """Measure the directories of an attempt that runs."""
+        """Measure the directories of a running attempt repeatedly."""
         self._begin(JobId(key.job), self._measure(key, shares))
 
     def free(self, free: Free) -> None:
-        """Remove the directories of an attempt that has ended, however long it takes."""
+        """Remove the directories of an ended attempt, however long it takes."""
         self._begin(free.job_id, self._remove(free))
 
     def close(self) -> None:
@@ -131,14 +123,15 @@ class Scratch:
         return f"{key.job}-{key.attempt}-{self._tag}"
 
     def _begin(self, job_id: JobId, work: Coroutine[Any, Any, None]) -> None:
-        if (before := self._tasks.pop(job_id, None)) is not None:
+        if (before := self._tasks.get(job_id)) is not None:
             before.cancel()
         task = self._tasks[job_id] = start_task(work)
-        task.add_done_callback(lambda done: self._done(job_id, done))
 
-    def _done(self, job_id: JobId, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(job_id) is task:
-            del self._tasks[job_id]
+        def drop(_: object) -> None:
+            if self._tasks.get(job_id) is task:
+                del self._tasks[job_id]
+
+        task.add_done_callback(drop)
 
     async def _ask(self, do: str, key: Key, share: Share, **more: object) -> Message:
         if (number := self._filesystems.get((key, share.disk))) is not None:
@@ -161,49 +154,48 @@ class Scratch:
             wait_s = max(_MEASURE_S, _REST * (asyncio.get_running_loop().time() - began_s))
             if is_over != was_over:
                 was_over = is_over
-                event = ev.ScratchUsed(
-                    at_s=self._timeline.now_s,
-                    job_id=JobId(key.job),
-                    attempt=key.attempt,
+                self._tell(
+                    ev.ScratchUsed,
+                    key,
                     used_bytes=used,
                     is_over=is_over,
                     ends=self.ends_over,
                     is_all=is_all,
                 )
-                self._post(event)
 
     async def _remove(self, free: Free) -> None:
         key, retry_s = Key(free.job_id, free.attempt), _FIRST_RETRY_S
         while True:
             need = "" if free.is_wanted else self._find_need(free.job_id, free.attempt)
             if need and not await self._are_empty(key, free.shares):
-                where = " and ".join(self.paths(key, free.shares))
-                self._keep(free, f"{need}; it lies in {where}", is_result=True)
+                problem = f"{need}; it lies in {' and '.join(self.paths(key, free.shares))}"
+                self._tell(ev.ScratchKept, key, problem=problem, is_result=True)
             else:
-                answers = [(share, await self._ask("remove", key, share)) for share in free.shares]
-                left = [
-                    (share, answer)
-                    for share, answer in answers
-                    if not answer.get("done")
-                    # never made there, on a disk that is of no use
-                    and not ((key, share.disk) in self._unmade and answer.get("is_disk"))
-                ]
-                if not left:
-                    self._unmade -= {(key, share.disk) for share in free.shares}
-                    for share in free.shares:
-                        self._filesystems.pop((key, share.disk), None)
-                    event = ev.ScratchRemoved(
-                        at_s=self._timeline.now_s, job_id=free.job_id, attempt=free.attempt
-                    )
-                    self._post(event)
+                problems = await self._remove_once(key, free.shares)
+                if not problems:
+                    self._tell(ev.ScratchRemoved, key)
                     return
-                problems = [_words_of(share, answer) for share, answer in left]
                 if not any(problems):
                     await asyncio.sleep(_AGAIN_S)
                     continue  # there is more, and time for another turn
-                self._keep(free, "; ".join(filter(None, problems)), is_result=False)
+                problem = "; ".join(filter(None, problems))
+                self._tell(ev.ScratchKept, key, problem=problem, is_result=False)
             await asyncio.sleep(retry_s)
             retry_s = min(2.0 * retry_s, _LAST_RETRY_S)
+
+    async def _remove_once(self, key: Key, shares: Sequence[Share]) -> list[str]:
+        """A problem for each directory that is left; an empty one if only time ran out."""
+        problems = []
+        for share in shares:
+            answer = await self._ask("remove", key, share)
+            was_never = (key, share.disk) in self._unmade and answer.get("is_disk")  # of no use
+            if not (answer.get("done") or was_never):
+                problems.append(_words_of(share, answer))
+        if not problems:
+            for share in shares:
+                self._unmade.discard((key, share.disk))
+                self._filesystems.pop((key, share.disk), None)
+        return problems
 
     async def _are_empty(self, key: Key, shares: Sequence[Share]) -> bool:
         for share in shares:
@@ -213,12 +205,12 @@ class Scratch:
         return True
 
     def _find_need(self, job_id: JobId, attempt: int) -> str:
-        """Why what the attempt left is needed; empty: it is not."""
+        """Why the files of the attempt are still needed; empty if they are not."""
         job = self._job_of(job_id)
         request = None if job is None else job.spec.scratch
         if job is None or request is None or request.output_path is None:
             return ""
-        staged, report = job.staged, read_report(report_path(self._outputs, job_id, attempt))
+        staged, report = job.staged, read_report(self._outputs, job_id, attempt)
         if staged is not None and (staged.has_gone or staged.has_come is False):
             return ""
         if job.state is JobState.COMPLETED or (report is None and job.started_s is None):
@@ -234,15 +226,14 @@ class Scratch:
         failure = None if report is None else report.failure
         return need if failure is None else f"{need}: {failure[1]}"
 
-    def _keep(self, free: Free, problem: str, *, is_result: bool | None) -> None:
-        event = ev.ScratchKept(
-            at_s=self._timeline.now_s,
-            job_id=free.job_id,
-            attempt=free.attempt,
-            problem=problem,
-            is_result=is_result,
-        )
-        self._post(event)
+    def _tell(
+        self,
+        event: type[ev.ScratchUsed | ev.ScratchKept | ev.ScratchRemoved],
+        key: Key,
+        **fields: Any,
+    ) -> None:
+        now_s, job_id = self._timeline.now_s, JobId(key.job)
+        self._post(event(at_s=now_s, job_id=job_id, attempt=key.attempt, **fields))
 
 
 def _path(share: Share) -> str:
@@ -250,7 +241,7 @@ def _path(share: Share) -> str:
 
 
 def _words_of(share: Share, answer: Message) -> str:
-    """What is in the way; empty: nothing, only time."""
+    """The problem of an answer; empty if only time ran out."""
     problem = str(answer.get("problem", ""))
     if problem and answer.get("is_disk"):
         return disk_trouble.sentence(share.disk, problem, share.tier)

@@ -1,15 +1,14 @@
-"""The program in which a job runs that has scratch directories: prolog, command, epilog.
+"""The program in which a job with scratch directories runs: prolog, command, epilog.
 
-It is the job's first process: its user's, in its cgroup. What the copies read and write is the
-job's, and they are suspended and ended with it. Prolog and epilog are ``cp -a --reflink=auto``.
-The epilog runs after all processes of the job have ended, unless it is killed. Where nothing is
-to be copied out, the command takes this program's place.
+It is the job's first process, with the job's user and cgroup, so its copies (``cp -a
+--reflink=auto``) are counted, suspended and ended with the job. The epilog runs after all processes
+of the job have ended, unless it is killed. Without an epilog the command replaces this program.
 
-Arguments: a JSON object (``paths`` of the directories; ``input`` and ``output``, null: none;
-``on``: ``success`` or ``always``) and the command. Descriptor 3 takes what is reported, a JSON
-object a line: ``{"step": "in" | "run" | "out"}`` as each begins, ``{"in" | "out": {"failed",
-"read_bytes", "written_bytes"}}`` as it ends, ``{"status": how the command ended, as wait(2) has
-it}``, ``{"problem": why it cannot be executed}``. Standard library only.
+Arguments: a JSON object (``paths`` of the directories; ``input`` and ``output``, or null; ``on``:
+``success`` or ``always``) and the command. Descriptor 3 takes the report, a JSON object a line:
+``{"step": "in" | "run" | "out"}`` when each begins, ``{"in" | "out": {"failed", "read_bytes",
+"written_bytes"}}`` when it ends, ``{"status": the command's wait(2) status}``, ``{"problem": why it
+cannot be executed}``. Standard library only.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.launch import NOT_FOUND, NOT_RUNNABLE, exec_problem
 
 STAGE_FAILED: Final = 74
-"""EX_IOERR of sysexits.h: the exit code of a job whose input or output could not be copied."""
+"""EX_IOERR of sysexits.h: the exit code if input or output could not be copied."""
 REPORT_FD: Final = 3
 _COPY: Final = ("cp", "-a", "--reflink=auto")
 _SYNC: Final = ("sync", "--file-system", "--")
@@ -40,7 +39,7 @@ _TOOLS: Final = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TARGET: Final = "/proc/self/fd/{}"
 _MOST_WORDS_BYTES: Final = 96 << 10
-"""Paths of one cp, without the last; below the least that execve(2) takes."""
+"""Of the paths of one cp; below what execve(2) takes at least."""
 _LINE_BYTES: Final = 1024
 _BLOCK_BYTES: Final = 512  # of ru_inblock and ru_oublock, getrusage(2)
 _CHUNK_BYTES: Final = 65536
@@ -48,7 +47,7 @@ _ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def command_of(command: Sequence[str], **options: object) -> list[str]:
-    """The command that runs a command so; ``options`` as above."""
+    """The command that runs a command in this program; ``options`` as above."""
     root = str(Path(__file__).resolve().parents[2])
     code = f"import sys; sys.path.append({root!r}); "
     code += "from iodaemon.node.staging import main; main()"
@@ -100,7 +99,7 @@ def _say(word: dict[str, Any]) -> None:
 
 
 def _do(step: str, work: Callable[[], str | None]) -> str | None:
-    """Do a step and report; how it failed. A signal ends it, and the job, as a command."""
+    """Do and report a step, which signals end as they end a command; returns how it failed."""
     _hear(signal.SIG_DFL)
     _say({"step": step})
     if step == "out":  # also after a power failure it is known that there is a result
@@ -134,9 +133,9 @@ def _execute(command: Sequence[str]) -> NoReturn:
 
 
 def _run_command(command: Sequence[str]) -> int:
-    """Run it until nothing of the job is left; how it ended, as wait(2) has it.
+    """Run it until no process of the job is left; returns its wait(2) status.
 
-    What tells the job to end is for the command: this program goes on.
+    Signals that ask the job to end are for the command: this program goes on.
     """
     syscalls.become_subreaper()
     _hear(lambda *_: None)
@@ -167,7 +166,7 @@ def _exit_as(status: int) -> NoReturn:
 
 
 def _copy_in(source: str, target: str) -> str | None:
-    """Copy what is in a directory into another one, whose own mode and times stay."""
+    """Copy the entries of a directory into another one, whose own mode and times stay."""
     for names in _some(sorted(os.listdir(source))):
         if failed := _run((*_COPY, f"--target-directory={target}", "--", *names), source):
             return failed
@@ -186,10 +185,7 @@ def _come_out(paths: Sequence[str], output: str, came: Container[bytes]) -> str 
 def _copy_out(sources: Sequence[str], target: str, came: Container[bytes]) -> str | None:
     """Copy what is new or changed into the target, whose own mode and times stay.
 
-    Args:
-        sources: the job's directories.
-        target: a directory. What is a link there is replaced, and nothing written through it.
-        came: marks of what came in; what still has its mark is left out.
+    Links in the target are replaced, never followed. What still has its mark of ``came`` stays.
     """
     made: list[tuple[str, str]] = []
     tops: dict[str, str] = {}
@@ -224,7 +220,7 @@ def _copy_to(fd: int, names: Sequence[str], source: str) -> str | None:
 
 
 def _enter(root: int, at: str, source: str, made: list[tuple[str, str]]) -> int:
-    """Open the directory of this path below the root, made where it is missing; never a link."""
+    """Open the directory of this path below the root, never a link; make missing ones."""
     fd = os.dup(root)
     path = ""
     for name in filter(None, at.split("/")):
@@ -245,7 +241,7 @@ def _enter(root: int, at: str, source: str, made: list[tuple[str, str]]) -> int:
 
 
 def _find_news(source: str, came: Container[bytes]) -> Iterator[tuple[str, list[str]]]:
-    """Each directory of the source that has something new or changed, and the names of that."""
+    """Each directory of the source with new or changed entries, and their names."""
     for at, entries in _walk(source):
         news = [entry.name for entry, mark in entries if mark not in came]
         if news:
@@ -254,7 +250,7 @@ def _find_news(source: str, came: Container[bytes]) -> Iterator[tuple[str, list[
 
 
 def _walk(source: str) -> Iterator[tuple[str, list[tuple[os.DirEntry[str], bytes]]]]:
-    """Each directory with its entries and their marks; only those left in the list are entered."""
+    """Each directory with its entries and marks; enters those that are left in the list."""
     waiting = [""]
     while waiting:
         at = waiting.pop()
@@ -269,7 +265,7 @@ def _walk(source: str) -> Iterator[tuple[str, list[tuple[os.DirEntry[str], bytes
 
 
 def _mark(path: str, entry: os.DirEntry[str]) -> bytes:
-    """What changes with a file: nobody can set its time of change. A directory is entered."""
+    """What changes with a file: nobody can set its ctime. A directory's ctime does not count."""
     is_directory = entry.is_dir(follow_symlinks=False)
     found = entry.stat(follow_symlinks=False)
     changed = "d" if is_directory else f"{found.st_ctime_ns}"
@@ -277,7 +273,7 @@ def _mark(path: str, entry: os.DirEntry[str]) -> bytes:
 
 
 def _some(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Cut into so many at a time as one command may have."""
+    """Parts that fit into the arguments of one command."""
     some: list[str] = []
     size = 0
     for name in names:
@@ -291,7 +287,7 @@ def _some(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _run(command: Sequence[str], directory: str, *fds: int) -> str | None:
-    """Run it to its end; how it failed, with the last line of its stderr; None: it did not."""
+    """Run it to its end; returns how it failed, with the last line of its stderr, or None."""
     process = subprocess.Popen(
         command,
         cwd=directory,

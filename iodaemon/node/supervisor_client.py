@@ -1,7 +1,7 @@
-"""The daemon's end of the line to the supervisor; starts an anchor where none runs.
+"""The daemon's connection to the supervisor; starts an anchor if none runs.
 
-Wishes are states, so nothing is asked again here: after each connection the owner says by ``sync``
-what it counts on (``supervisor.protocol``). While there is no line, wishes are dropped.
+Wishes are states (``supervisor.protocol``), so this module repeats none: without a connection they
+are dropped, and after each new one its owner sends ``sync``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import logging
 import math
 import os
-import socket
 import subprocess
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -29,7 +28,7 @@ from iodaemon.supervisor.protocol import BadInputError, LineReader, Message
 log = logging.getLogger(__name__)
 
 _ANSWER_WITHIN_S: Final = 10.0
-"""A supervisor that has been started listens after about 0.1 s; more than this is a failure."""
+"""A started supervisor listens after about 0.1 s."""
 _LEAVE_WITHIN_S: Final = 5.0
 _RETRY_S: Final = 1.0
 _POLL_S: Final = 0.01
@@ -40,7 +39,7 @@ _READ_BYTES: Final = 1 << 18
 
 
 def start_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Begin it. If it fails that is a bug: the loop's exception handler stops the daemon."""
+    """Start a task. A failure is a bug: the loop's exception handler stops the daemon."""
     loop = asyncio.get_running_loop()
 
     def tell(task: asyncio.Task[None]) -> None:
@@ -53,14 +52,11 @@ def start_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 def encode_wish(wish: str, **fields: object) -> bytes:
-    """One line (``supervisor.protocol``).
-
-    Half a surrogate pair, as a variable that is not UTF-8 has, is for the standard library alone.
-    """
+    """One line (``supervisor.protocol``)."""
     message = {"wish": wish, **fields}
     try:
         return msgspec.json.encode(message) + b"\n"
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # half a surrogate pair, as a variable that is not UTF-8 has
         return protocol.encode(message)
 
 
@@ -68,16 +64,16 @@ class SupervisorClient:
     """One connection at a time, renewed for as long as the daemon lives.
 
     Args:
-        messages: where an anchor that is started here writes to; in the state directory.
-        on_connected: runs after each connection but the first, and after this daemon stood still
-            for so long that the supervisor may have let all jobs run on.
-        on_message: takes each report and each refusal.
-        on_trouble: told why no supervisor answers, and ``""`` once one does again.
+        messages: the log of an anchor that is started here; in the state directory.
+        on_connected: called after each connection except the first, and after this daemon stood
+            still for so long that the supervisor may have let all jobs run on.
+        on_message: called with each report and each refusal.
+        on_used: called with what jobs used, by key, after each answered beat.
+        on_trouble: called when ``problem`` changes.
 
     Attributes:
-        hello: what the supervisor said of itself.
-        problem: why no wish is carried out now; empty: wishes are.
-        used: takes what jobs have used, by key, as often as a beat is answered.
+        hello: how the supervisor described itself.
+        problem: why no wish is carried out now; empty if wishes are.
     """
 
     def __init__(
@@ -104,17 +100,14 @@ class SupervisorClient:
         self._connected = asyncio.Event()
         self._is_closing = self._is_replaced = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._beats = 0
-        self._beat_answered: asyncio.Future[None] | None = None
-        self._ids = 0
-        self._answers: dict[int, asyncio.Future[Message]] = {}
-        self._left: asyncio.Future[int] | None = None
+        self._asked = 0
+        self._answers: dict[str, asyncio.Future[Message]] = {}
         self.hello: Message = {}
         self.problem = ""
 
     @property
     def pid(self) -> int:
-        """Of the supervisor; 0: none was ever reached."""
+        """The supervisor's pid; 0 if none was ever reached."""
         return int(self.hello.get("pid", 0))
 
     @property
@@ -124,37 +117,33 @@ class SupervisorClient:
 
     @property
     def jobs_cgroup(self) -> str | None:
-        """The cgroup below which each job has its own, named by its key; None: there is none."""
+        """The parent of the jobs' cgroups, which are named by key. None without cgroups."""
         base = self.hello.get("base")
         return None if base is None else f"{base}/jobs"
 
     async def open(self) -> None:
-        """Reach or start a supervisor, and keep in touch from now on.
-
-        Raises:
-            BackendError: none can be had; says why.
-        """
+        """Reach or start a supervisor, and keep in touch from now on; raises BackendError."""
         reader = await self._connect()
         self._connected.set()
         self._tasks = [start_task(self._stay_connected(reader)), start_task(self._keep_beating())]
 
     async def close(self) -> bool:
-        """Say goodbye: all jobs run on, and a supervisor without any ends. Whether it heard it."""
+        """Leave: jobs run on, and a supervisor without jobs ends. Returns whether it answered."""
         self._is_closing = True
         running = None
         if self._connected.is_set():
-            self._left = asyncio.get_running_loop().create_future()
+            left = self._expect("left")
             self.wish("leave")
             with contextlib.suppress(TimeoutError, ConnectionError):
                 within_s = _POLL_S if self.problem else _LEAVE_WITHIN_S
-                running = await asyncio.wait_for(self._left, within_s)
+                running = (await asyncio.wait_for(left, within_s))["left"]
         await self.hang_up()
         if self._child is not None:
             await self._see_off(self._child, is_over=running == 0)
         return running is not None
 
     async def hang_up(self) -> None:
-        """Say nothing any more, and no goodbye: another line of this daemon's follows."""
+        """Close the connection without leaving: the daemon opens another one."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -163,61 +152,62 @@ class SupervisorClient:
     # -- wishes ------------------------------------------------------------------------------------
 
     def wish(self, wish: str, **fields: object) -> bool:
-        """Send it, if there is a line; the next ``sync`` makes good for it if not.
-
-        Whether there is one.
-        """
+        """Send a wish. Returns whether there is a connection; if not, ``sync`` makes up for it."""
         self.send(encode_wish(wish, **fields))
         if wish == "freeze":
             self.flush()
         return self._writer is not None
 
     def send(self, line: bytes) -> None:
-        """Likewise, a wish that is encoded already. All of one moment go out together."""
+        """Send an encoded wish, together with all others of this turn of the event loop."""
         if self._writer is not None:
             if not self._unsent:
                 asyncio.get_running_loop().call_soon(self.flush)
             self._unsent += line
 
     def flush(self) -> None:
-        """Send what there is now, not at the end of this moment."""
+        """Send all wishes now."""
         if self._writer is not None and self._unsent:
             self._writer.write(bytes(self._unsent))
         self._unsent.clear()
 
     async def beat(self, within_s: float) -> None:
-        """Have ``on_used`` told what was used; returns in any case after this time."""
+        """Ask for a call of ``on_used``; returns after it, or after this time."""
         if self._connected.is_set():
             with contextlib.suppress(TimeoutError, ConnectionError):
                 await asyncio.wait_for(asyncio.shield(self._begin_beat()), within_s)
 
     async def ask_scratch(self, **fields: object) -> Message:
-        """The answer to a ``scratch`` wish; asked again of the next supervisor if one dies."""
+        """The answer to a ``scratch`` wish, which is repeated if the supervisor dies."""
         while True:
             await self._connected.wait()
-            self._ids += 1
-            number = self._ids
-            answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-            self._answers[number] = answer
-            self.wish("scratch", id=number, **fields)
+            self._asked += 1
+            what = f"scratch {self._asked}"
+            answer = self._expect(what)
+            self.wish("scratch", id=self._asked, **fields)
             try:
                 return await answer
             except ConnectionError:
                 continue
             finally:
-                self._answers.pop(number, None)
+                self._answers.pop(what, None)
 
-    def _begin_beat(self) -> asyncio.Future[None]:
-        if self._beat_answered is None or self._beat_answered.done():
-            self._beat_answered = asyncio.get_running_loop().create_future()
-            self._beats += 1
-            self.wish("beat", n=self._beats)
-        return self._beat_answered
+    def _begin_beat(self) -> asyncio.Future[Message]:
+        if "beat" not in self._answers:
+            self._asked += 1
+            self.wish("beat", n=self._asked)
+        return self._expect("beat")
+
+    def _expect(self, what: str) -> asyncio.Future[Message]:
+        """The future answer, one for all callers that wait for the same."""
+        if what not in self._answers:
+            self._answers[what] = asyncio.get_running_loop().create_future()
+        return self._answers[what]
 
     # -- staying in touch --------------------------------------------------------------------------
 
     async def _keep_beating(self) -> None:
-        """Let the supervisor hear of us, and notice one that says nothing."""
+        """Show the supervisor that this daemon lives, and notice one that does not answer."""
         loop = asyncio.get_running_loop()
         between_s = min(self._config.grace_s / anchor.BEATS, _MOST_BETWEEN_BEATS_S)
         while True:
@@ -227,34 +217,33 @@ class SupervisorClient:
             beat = self._begin_beat()
             was_silent = False
             while not (await asyncio.wait({beat}, timeout=_SILENT_S))[0]:
+                if not self.problem:
+                    why = self.why_silent()
+                    log.error('event=supervisor_silent pid=%d problem="%s"', self.pid, why)
                 was_silent = True
-                self._tell_silence()
-            stood_still = loop.time() - before_s >= self._config.grace_s
+                self._tell_trouble(self.why_silent())
+            still_s = loop.time() - before_s
             if not beat.cancelled() and beat.exception() is not None:
                 continue  # the line ended: another trouble
             if was_silent:
                 log.info("event=supervisor_answers pid=%d", self.pid)
                 self._tell_trouble("")
-            elif stood_still:
-                log.warning("event=stood_still seconds=%.1f", loop.time() - before_s)
-            if was_silent or stood_still:
+            elif still_s >= self._config.grace_s:
+                log.warning("event=stood_still seconds=%.1f", still_s)
+            if was_silent or still_s >= self._config.grace_s:
                 self._on_connected()
 
-    def _tell_silence(self) -> None:
-        if not self.problem:
-            log.error('event=supervisor_silent pid=%d problem="%s"', self.pid, self.why_silent())
-        self._tell_trouble(self.why_silent())
-
     def why_silent(self) -> str:
-        """Why the supervisor does not answer, what to do, and what that costs meanwhile."""
+        """Why the supervisor does not answer, what to do, and the consequences meanwhile."""
         return (
             f"{why_silent(self.pid)}; meanwhile no job starts, is suspended or ended, and "
             f"suspended ones run on after {self._config.grace_s:g} s"
         )
 
     def _tell_trouble(self, problem: str) -> None:
-        self.problem = problem
-        self._on_trouble(problem)
+        if problem != self.problem:
+            self.problem = problem
+            self._on_trouble(problem)
 
     async def _stay_connected(self, reader: asyncio.StreamReader) -> None:
         while True:
@@ -263,26 +252,20 @@ class SupervisorClient:
             if self._is_closing:
                 return
             log.warning("event=supervisor_lost pid=%d", self.pid)
-            reader = await self._reconnect()
+            while True:
+                try:
+                    reader = await self._connect()
+                    break
+                except BackendError as error:
+                    self._tell_trouble(str(error))
+                    await asyncio.sleep(_RETRY_S)
+            self._tell_trouble("")
             means = self.hello.get("means")
             log.info("event=supervisor_connected pid=%d means=%s", self.pid, means)
             self._connected.set()
             self._on_connected()
 
-    async def _reconnect(self) -> asyncio.StreamReader:
-        while True:
-            try:
-                reader = await self._connect()
-            except BackendError as error:
-                self._tell_trouble(str(error))
-                await asyncio.sleep(_RETRY_S)
-            else:
-                if self.problem:
-                    self._tell_trouble("")
-                return reader
-
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        """Take in what it says, until the line ends."""
         lines = LineReader()
         while True:
             try:
@@ -299,17 +282,17 @@ class SupervisorClient:
             self.hello["protected"] = message["protected"]
         if "beat" in message:
             self._on_used(message["use"])
-            if self._beat_answered is not None and not self._beat_answered.done():
-                self._beat_answered.set_result(None)
+            what = "beat"
         elif "scratch" in message:
-            answer = self._answers.get(message["scratch"])
-            if answer is not None and not answer.done():
-                answer.set_result(message)
+            what = f"scratch {message['scratch']}"
         elif "left" in message:
-            if self._left is not None and not self._left.done():
-                self._left.set_result(message["left"])
+            what = "left"
         else:
             self._on_message(message)
+            return
+        answer = self._answers.pop(what, None)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
 
     def _hang_up(self) -> None:
         self._connected.clear()
@@ -317,18 +300,14 @@ class SupervisorClient:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        waiting = [*self._answers.values(), self._beat_answered, self._left]
-        for future in waiting:
-            if future is not None and not future.done():
-                future.set_exception(ConnectionError("the supervisor is gone"))
-                future.exception()  # whoever waits for it hears of it; else nobody has to
+        answers, self._answers = self._answers, {}
+        for answer in answers.values():
+            if not answer.done():
+                answer.set_exception(ConnectionError("the supervisor is gone"))
+                answer.exception()  # whoever waits for it hears of it; else nobody has to
 
     async def _connect(self) -> asyncio.StreamReader:
-        """A connection to a supervisor that has said hello.
-
-        Raises:
-            BackendError: none answers.
-        """
+        """A connection to a supervisor that has said hello; BackendError if none answers."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _ANSWER_WITHIN_S
         while True:
@@ -342,7 +321,7 @@ class SupervisorClient:
             await asyncio.sleep(_POLL_S)
 
     async def _open_line(self) -> asyncio.StreamReader | None:
-        """By its socket, or by its second address should somebody have removed that."""
+        """Connect to its socket, or to its second address if somebody removed that."""
         path = os.path.join(self._config.runtime, anchor.SOCKET)
         for address in (path, anchor.abstract_address(self._config)):
             try:
@@ -351,38 +330,39 @@ class SupervisorClient:
                 continue
             except OSError as error:
                 raise BackendError(f"{path}: {error.strerror}") from error
-            line: socket.socket = writer.get_extra_info("socket")
-            if peer_of(line)[1] not in (0, os.geteuid()):
-                writer.close()
-                continue
-            self._writer = writer
-            return reader
-        self._start_if_none()
+            pid, uid = peer_of(writer.get_extra_info("socket"))
+            if uid in (0, os.geteuid()):
+                self._writer = writer
+                self.hello = {**self.hello, "pid": pid}
+                return reader
+            writer.close()
+        if not self._config.is_service:  # there systemd does
+            self._start_if_none()
         return None
 
     async def _greet(self, reader: asyncio.StreamReader) -> bool:
-        """True once it has said hello; False when the line has ended.
+        """Whether it said hello; False if the connection ended, BackendError if it is of no use.
 
-        One of another release is asked to become the installed program, which ends the line.
-
-        Raises:
-            BackendError: it says nothing, or cannot be understood.
+        A supervisor of another release is asked to become the installed program, which ends the
+        connection.
         """
-        assert self._writer is not None
-        line: socket.socket = self._writer.get_extra_info("socket")
-        self.hello = {**self.hello, "pid": peer_of(line)[0]}
         for wish in ("hello", "reexec"):
             self.wish(wish, protocol=protocol.VERSION, state=self._state)
             try:
-                answer = await asyncio.wait_for(self._read_hello(reader), _ANSWER_WITHIN_S)
+                async with asyncio.timeout(_ANSWER_WITHIN_S):
+                    answer: Message = {}
+                    while "hello" not in answer:
+                        if not (line := await reader.readline()):
+                            return False
+                        answer = protocol.decode(line)
+                        if "error" in answer:
+                            raise BackendError(f"the supervisor refuses: {answer['error']}")
             except ConnectionError:
                 return False
             except (TimeoutError, BadInputError) as error:
                 raise BackendError(self.why_silent()) from error
-            if answer is None:
-                return False
-            self.hello = answer
-            if answer.get("protocol") == protocol.VERSION:
+            self.hello = answer["hello"]
+            if self.hello.get("protocol") == protocol.VERSION:
                 reach("client.greeted")
                 return True
             if self._is_replaced:
@@ -392,16 +372,6 @@ class SupervisorClient:
                 )
             self._is_replaced = True
         return False
-
-    async def _read_hello(self, reader: asyncio.StreamReader) -> Message | None:
-        while line := await reader.readline():
-            message = protocol.decode(line)
-            if "hello" in message:
-                hello: Message = message["hello"]
-                return hello
-            if "error" in message:
-                raise BackendError(f"the supervisor refuses: {message['error']}")
-        return None
 
     def _why_unreachable(self) -> str:
         fact = f"no supervisor answers on {os.path.join(self._config.runtime, anchor.SOCKET)}"
@@ -414,13 +384,7 @@ class SupervisorClient:
     # -- an anchor of one's own --------------------------------------------------------------------
 
     def _start_if_none(self) -> None:
-        """Start an anchor, unless systemd does, or one was started just now.
-
-        Raises:
-            BackendError: it cannot be started.
-        """
-        if self._config.is_service:
-            return
+        """Start an anchor unless one runs or was started just now; BackendError if it fails."""
         alive = self._child is not None and self._child.poll() is None
         now_s = asyncio.get_running_loop().time()
         if alive or now_s < self._spawned_s + _RETRY_S:
@@ -442,7 +406,7 @@ class SupervisorClient:
         reach("client.spawned")
 
     async def _see_off(self, child: subprocess.Popen[bytes], *, is_over: bool) -> None:
-        """Wait for an anchor without jobs to end; one that keeps jobs stays."""
+        """Wait until an anchor without jobs ends; one with jobs stays."""
         until_s = asyncio.get_running_loop().time() + _LEAVE_WITHIN_S
         while is_over and asyncio.get_running_loop().time() < until_s:
             if child.poll() is not None:
@@ -453,7 +417,7 @@ class SupervisorClient:
 
 
 def _open_messages(path: Path) -> BinaryIO:
-    """The anchor's log, or nowhere: a root side that cannot be heard is better than none."""
+    """The anchor's log, or /dev/null: a supervisor without a log is better than none."""
     try:
         return open(path, "ab")
     except OSError as error:

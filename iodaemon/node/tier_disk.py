@@ -1,12 +1,10 @@
-"""What is found at the path of a tier's disk: how large, of which kind, and whose filesystem.
+"""Size, kind and state of the disks of storage tiers.
 
-The path by ``disk_trouble.look``; the layers below by ``devices``; the kind of each leaf disk by
-udev's database, else by sysfs. What udev says of rotation goes first: virtual disks and some
-bridges call themselves rotational in sysfs whatever they are (ID_ATA_ROTATION_RATE_RPM is 0 for an
-SSD).
+udev's rotation rate goes before sysfs, where virtual disks and some bridges always claim to rotate
+(ID_ATA_ROTATION_RATE_RPM is 0 for an SSD).
 
-The sandbox of the service hides places (ProtectHome=, PrivateTmp=) and shows all others read-only.
-So a daemon asks the supervisor, whose helper looks for it (``supervisor.scratch``).
+The service's sandbox hides paths (ProtectHome=, PrivateTmp=) and shows others read-only, so its
+daemon asks the supervisor, whose helper looks (``supervisor.scratch``).
 """
 
 from __future__ import annotations
@@ -37,16 +35,10 @@ _PATIENCE_S: Final = 5.0
 
 
 def probe_disks(paths: Iterable[str], *, is_shared: bool) -> dict[str, DiskFacts]:
-    """What is found at each path, as this process sees it.
-
-    Each is looked at in a thread of its own: one that hangs holds up nobody.
+    """What this process finds at these absolute paths, each in a thread that may hang.
 
     Args:
-        paths: of disks, absolute.
-        is_shared: jobs of all users are to use them, whose directories root makes; else this one's.
-
-    Raises:
-        Exception: what a look raised, whatever that is.
+        is_shared: whether jobs of all users use them, so that root makes the directories.
     """
     looks = {path: in_thread(probe_disk, path, is_shared=is_shared) for path in paths}
     done, _ = wait(looks.values(), _PATIENCE_S)
@@ -55,26 +47,22 @@ def probe_disks(paths: Iterable[str], *, is_shared: bool) -> dict[str, DiskFacts
 
 
 def probe_disk(path: str, *, is_shared: bool = False) -> DiskFacts:
-    """Likewise, of one."""
+    """The same for one path."""
     found = disk_trouble.look(path, is_shared=is_shared)
     return _facts(found, None if found["problem"] else find_device(path))
 
 
 def read_answer(path: str, answer: Mapping[str, Any]) -> DiskFacts:
-    """What the supervisor's helper found there (wish ``look``).
-
-    Args:
-        path: as it was asked.
-        answer: to it, which is done or says why not.
-    """
+    """What the supervisor's helper found at this path (wish ``look``)."""
     if not answer.get("done"):
         no_process = "cannot be looked at (no process can be made); see that one can"
         return DiskFacts(problem=answer.get("problem") or no_process)
-    if not answer["mounts"]:
-        return _facts(answer["found"], None)
-    mounts = parse_mountinfo(answer["mounts"].encode("latin-1"))
-    mount = find_mount(mounts, os.path.normpath(path))
-    return _facts(answer["found"], None if mount is None else find_mount_devices(mount, mounts))
+    below = None
+    if answer["mounts"]:
+        mounts = parse_mountinfo(answer["mounts"].encode("latin-1"))
+        mount = find_mount(mounts, os.path.normpath(path))
+        below = None if mount is None else find_mount_devices(mount, mounts)
+    return _facts(answer["found"], below)
 
 
 def _facts(found: Mapping[str, Any], below: PathDevice | None) -> DiskFacts:
@@ -84,7 +72,7 @@ def _facts(found: Mapping[str, Any], below: PathDevice | None) -> DiskFacts:
 
 
 def find_kind(below: PathDevice) -> DiskKind:
-    """The kind of the slowest disk below; ``hdd`` where none is known, on the safe side."""
+    """The kind of the slowest disk; ``hdd`` if none is known."""
     if below.kind == "tmpfs":
         return "memory"
     kinds = {_kind_of(device) for device in below.devices}
@@ -94,11 +82,7 @@ def find_kind(below: PathDevice) -> DiskKind:
 def _kind_of(device: Device) -> DiskKind:
     if device.id.startswith("nvme"):
         return "nvme"
-    rate = _udev_rate(device)
+    directory = find_named_block(Path("/"), device.id)
+    rate = "" if directory is None else read_udev(directory, "ID_ATA_ROTATION_RATE_RPM")
     rotates = int(rate) > 0 if rate.isdigit() else device.rotational
     return "ssd" if rotates is False else "hdd"
-
-
-def _udev_rate(device: Device) -> str:
-    directory = find_named_block(Path("/"), device.id)
-    return "" if directory is None else read_udev(directory, "ID_ATA_ROTATION_RATE_RPM")

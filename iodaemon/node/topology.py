@@ -12,11 +12,11 @@ behind CXL is a node without CPUs, which belongs to no socket.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from iodaemon.core.platform import DeviceId, Partition, PartitionId, Slot, SlotId
+from iodaemon.core.platform import Partition, PartitionId, Slot, SlotId
 from iodaemon.errors import ConfigError
 from iodaemon.node.devices import device_numa_node, leaf_names
 from iodaemon.supervisor.reap import read_status
@@ -31,11 +31,7 @@ SlotKind = Literal["core", "thread"]
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
-    """The numbers in a list as the kernel writes it: ``0-3,8``; empty for an empty list.
-
-    Raises:
-        ValueError: not such a list.
-    """
+    """The numbers in a list in the kernel's form, ``0-3,8``; ValueError if it has another form."""
     numbers: set[int] = set()
     for word in text.split(",") if text.strip() else ():
         first, hyphen, last = (part.strip() for part in word.partition("-"))
@@ -49,7 +45,7 @@ def parse_cpu_list(text: str) -> frozenset[int]:
 
 
 def format_cpu_list(numbers: Iterable[int]) -> str:
-    """The numbers as the kernel writes them: ``0-3,8``; empty for none."""
+    """The numbers in the kernel's form, ``0-3,8``."""
     ranges: list[list[int]] = []
     for number in sorted(set(numbers)):
         if ranges and number == ranges[-1][1] + 1:
@@ -60,10 +56,8 @@ def format_cpu_list(numbers: Iterable[int]) -> str:
 
 
 def own_limits() -> tuple[frozenset[int], frozenset[int] | None]:
-    """CPUs and NUMA nodes that this process may use; nodes None where the kernel does not say.
-
-    They respect taskset and cpusets (Mems_allowed_list of /proc/self/status, Linux 2.6.24),
-    which ``os.cpu_count`` does not.
+    """CPUs and NUMA nodes that this process may use, by taskset and cpusets; nodes None if unknown
+    (Mems_allowed_list of /proc/self/status, Linux 2.6.24).
     """
     listed = read_status("self").get(b"Mems_allowed_list", b"").decode()
     return frozenset(os.sched_getaffinity(0)), parse_cpu_list(listed) if listed else None
@@ -77,15 +71,13 @@ def read_topology(
     sockets: Sequence[str] = (),
     slot: SlotKind = "core",
 ) -> tuple[Partition, ...]:
-    """The partitions, numbered from 0 in the order of their package; none without allowed CPUs.
+    """The partitions, numbered from 0 in the order of their package, of online and allowed CPUs.
 
-    Only CPUs that are online and allowed are handed out. A machine without the sysfs files is
-    one socket of single-threaded cores.
+    A machine without the sysfs files is one socket of single-threaded cores.
 
     Args:
-        allowed_cpus: logical CPUs that may be used.
-        allowed_nodes: NUMA nodes whose memory may be used; None: all.
-        sockets: divide the machine by these CPU lists instead, in this order.
+        allowed_nodes: NUMA nodes whose memory may be used; None for all.
+        sockets: CPU lists by which the machine is divided instead, in this order.
         slot: a slot is a core with all its allowed threads, or one thread.
 
     Raises:
@@ -94,27 +86,26 @@ def read_topology(
     online = _find_list(root / _CPU / "online")
     usable = allowed_cpus if online is None else allowed_cpus & online
     groups = _divide(sockets, usable, online) if sockets else _packages(root, usable)
-    nodes = _node_cpus(root)
-    with_memory = _memory_nodes(root, nodes, allowed_nodes)
+    numbers = _find_list(root / _NODE / "online") or frozenset()  # none on a kernel without NUMA
+    nodes = {node: _find_list(root / _NODE / f"node{node}/cpulist") for node in sorted(numbers)}
+    with_memory = _find_list(root / _NODE / "has_memory")
+    with_memory = frozenset(nodes) if with_memory is None else with_memory
+    with_memory &= with_memory if allowed_nodes is None else allowed_nodes
     devices = {name: device_numa_node(root, name) for name in leaf_names(root)}
-    own = [{node for node in nodes if nodes[node] & cpus} for cpus in groups]
+    own = [{node for node, cpus in nodes.items() if cpus and cpus & group} for group in groups]
     return tuple(
         Partition(
             id=PartitionId(number),
             slots=_slots(root, cpus, slot),
             memory_nodes=tuple(sorted(own[number] & with_memory)),
-            near_devices=_near(devices, own[number]),
+            near_devices=tuple(name for name, node in devices.items() if node in own[number]),
         )
         for number, cpus in enumerate(groups)
     )
 
 
-def _near(devices: Mapping[DeviceId, int | None], nodes: set[int]) -> tuple[DeviceId, ...]:
-    return tuple(name for name, node in devices.items() if node in nodes)
-
-
 def _packages(root: Path, cpus: frozenset[int]) -> list[frozenset[int]]:
-    """The CPUs of each package, ordered by its number (-1 and 0 where the kernel knows none)."""
+    """The CPUs of each package, ordered by its number (-1 or 0 if the kernel knows none)."""
     packages: dict[int, set[int]] = {}
     for cpu in sorted(cpus):
         number = _find_text(root / _CPU / f"cpu{cpu}/topology/physical_package_id")
@@ -123,7 +114,6 @@ def _packages(root: Path, cpus: frozenset[int]) -> list[frozenset[int]]:
 
 
 def _slots(root: Path, cpus: frozenset[int], kind: SlotKind) -> tuple[Slot, ...]:
-    """The slots that these CPUs make, ordered by id; each CPU is in one of them."""
     slots: dict[int, tuple[int, ...]] = {}
     for cpu in sorted(cpus):
         threads = frozenset({cpu})
@@ -134,72 +124,32 @@ def _slots(root: Path, cpus: frozenset[int], kind: SlotKind) -> tuple[Slot, ...]
     return tuple(Slot(id=SlotId(number), cpus=slots[number]) for number in sorted(slots))
 
 
-def _node_cpus(root: Path) -> dict[int, frozenset[int]]:
-    """The online CPUs of each NUMA node; empty on a kernel without NUMA."""
-    numbers = _find_list(root / _NODE / "online") or frozenset()
-    return {
-        number: _find_list(root / _NODE / f"node{number}/cpulist") or frozenset()
-        for number in sorted(numbers)
-    }
-
-
-def _memory_nodes(
-    root: Path, nodes: Mapping[int, frozenset[int]], allowed: frozenset[int] | None
-) -> frozenset[int]:
-    """NUMA nodes that have memory which may be used."""
-    with_memory = _find_list(root / _NODE / "has_memory")
-    if with_memory is None:
-        with_memory = frozenset(nodes)
-    return with_memory if allowed is None else with_memory & allowed
-
-
 def _divide(
     sockets: Sequence[str], usable: frozenset[int], online: frozenset[int] | None
 ) -> list[frozenset[int]]:
-    """The CPU lists of the configuration, checked against the machine.
-
-    Raises:
-        ConfigError: a list is empty, malformed, overlaps an earlier one or names a CPU that
-            cannot be used.
-    """
+    """The CPU lists of the configuration, checked against the machine."""
     groups: list[frozenset[int]] = []
+    cure = f"write CPUs of {format_cpu_list(usable)}"
     for text in sockets:
-        cpus = _parse_socket(text, usable)
+        try:
+            cpus = parse_cpu_list(text)
+        except ValueError as error:
+            raise ConfigError(f"{_KEY}: {error}; {cure}") from error
+        if not cpus:
+            raise ConfigError(f"{_KEY}: {text!r} is an empty list; {cure}, or leave it out")
         for earlier, other in zip(groups, sockets, strict=False):
             if common := cpus & earlier:
                 raise ConfigError(
                     f"{_KEY}: {text!r} has CPU {format_cpu_list(common)} in common with "
                     f"{other!r}; name each CPU once"
                 )
-        _check_usable(text, cpus, usable=usable, online=online)
+        wrong, why = cpus - usable, "may not be used by this daemon"
+        if online is not None and cpus - online:
+            wrong, why = cpus - online, "does not exist or is offline"
+        if wrong:
+            raise ConfigError(f"{_KEY}: {text!r}: CPU {format_cpu_list(wrong)} {why}; {cure}")
         groups.append(cpus)
     return groups
-
-
-def _check_usable(
-    text: str, cpus: frozenset[int], *, usable: frozenset[int], online: frozenset[int] | None
-) -> None:
-    wrong, why = cpus - usable, "may not be used by this daemon"
-    if online is not None and cpus - online:
-        wrong, why = cpus - online, "does not exist or is offline"
-    if wrong:
-        raise ConfigError(
-            f"{_KEY}: {text!r}: CPU {format_cpu_list(wrong)} {why}; "
-            f"write CPUs of {format_cpu_list(usable)}"
-        )
-
-
-def _parse_socket(text: str, usable: frozenset[int]) -> frozenset[int]:
-    try:
-        cpus = parse_cpu_list(text)
-    except ValueError as error:
-        raise ConfigError(f"{_KEY}: {error}; write CPUs of {format_cpu_list(usable)}") from error
-    if not cpus:
-        raise ConfigError(
-            f"{_KEY}: {text!r} is an empty list; write CPUs of {format_cpu_list(usable)}, "
-            "or leave it out"
-        )
-    return cpus
 
 
 def _find_text(path: Path) -> str | None:

@@ -479,26 +479,3 @@ def test_a_persons_hold_outlives_a_restart_of_the_machine(rig):
     rig.step(end)
 
     assert (JobState.HELD, ROOT) == (rig.job().state, rig.job().held_by_uid)
-
-
-def test_a_job_that_somebody_froze_is_shown_so_until_a_person_resumes_it(busy):
-    busy.step(ev.FoundFrozen(at_s=3.0, job_id=1))
-
-    assert ("SUSPENDED_USER", "FrozenOutside") == (str(busy.job().state), busy.job().reason.code)
-    assert [] == busy.backend.take()
-
-    busy.step(release(4.0, 1))
-
-    assert [Resume] == [type(each) for each in busy.backend.take()]
-
-    busy.step(resumed(5.0))
-
-    assert (JobState.RUNNING, None) == (busy.job().state, busy.job().reason)
-
-
-def test_a_job_runs_again_when_who_froze_it_thaws_it(busy):
-    busy.step(ev.FoundFrozen(at_s=3.0, job_id=1))
-    busy.step(resumed(4.0))
-
-    assert (JobState.RUNNING, None) == (busy.job().state, busy.job().reason)
-    assert [] == busy.backend.take()

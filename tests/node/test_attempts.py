@@ -157,6 +157,24 @@ def test_a_signal_that_waits_for_a_command_is_given_to_that_attempt_only(tmp_pat
     assert [ev.StartFailed, ev.JobStarted] == [type(event) for event in posted]
 
 
+def test_a_standstill_that_nobody_here_asked_for_is_no_event(tmp_path):
+    """It is found when somebody asks; a person's suspend is answered all the same."""
+    frozen = {"key": "1.1", **RUNNING, "frozen": True}
+
+    async def play(node):
+        node.perform(start(1))
+        await settle()
+        for report in ({"key": "1.1", **RUNNING}, frozen):
+            node._on_message(report)
+        node.perform(Suspend(job_id=1))
+        for report in (frozen, {"key": "1.1", **RUNNING}):
+            node._on_message(report)
+
+    posted, _ = with_node(tmp_path, play)
+
+    assert [ev.JobStarted, ev.JobSuspended, ev.JobResumed] == [type(event) for event in posted]
+
+
 USED = {"read_bytes": 7, "written_bytes": 5, "calls": 2}
 
 

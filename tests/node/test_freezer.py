@@ -1,7 +1,6 @@
 """A suspended job stands still, all of it, and notices nothing."""
 
 import contextlib
-import os
 import random
 import sys
 import time
@@ -13,7 +12,6 @@ from iodaemon.errors import RequestError
 
 pytestmark = pytest.mark.node
 
-SPINNER = "while :; do :; done"
 CHAIN = """
 import os, sys
 while not os.path.exists(sys.argv[1]):
@@ -23,44 +21,6 @@ while not os.path.exists(sys.argv[1]):
     with open(sys.argv[2], "a") as file:
         file.write("x")
 """
-JOB_CONTROL = "set -m; sh -c 'touch ready; until [ -e go ]; do sleep 0.02; done'; echo rc=$?"
-
-
-def cpu_ticks(pids):
-    """CPU time of these processes, clock ticks."""
-    total = 0
-    for pid in pids:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rsplit(") ", 1)[1].split()
-        total += int(fields[11]) + int(fields[12])
-    return total
-
-
-def test_a_tree_of_processes_uses_no_cpu_while_it_is_suspended(shared):
-    tree = f"sh -c '{SPINNER}' & sh -c \"sh -c '{SPINNER}' & {SPINNER}\" & wait"
-    job = shared.script(tree)
-    pids = until(lambda: len(p := shared.job(job)["pids"]) >= 4 and p, "the whole tree")
-    state = shared.suspend(job)
-    first = cpu_ticks(pids)
-    let_others_work()
-    second = cpu_ticks(pids)
-    shared.client.resume(job)
-    until(lambda: cpu_ticks(pids) > second, "progress")
-
-    assert state == "SUSPENDED_USER"
-    assert first == second
-
-
-def test_a_shell_with_job_control_does_not_notice(shared):
-    job = shared.submit("/bin/bash", "-c", JOB_CONTROL)
-    until((shared.place / "ready").exists, "start")
-    for _ in range(12):
-        assert shared.suspend(job) == "SUSPENDED_USER"
-        shared.client.resume(job)
-    (shared.place / "go").touch()
-
-    assert [("COMPLETED", 0)] == shared.outcome(job)
-    assert shared.output(job) == "rc=0\n"
 
 
 def test_a_chain_that_forks_on_and_leaves_its_session_is_caught(shared):
@@ -91,15 +51,6 @@ def test_a_shell_that_starts_one_command_after_another_is_caught_at_any_moment(s
     assert [("COMPLETED", 0)] == shared.outcome(job)
 
 
-def test_a_chain_that_forks_on_can_be_killed(shared):
-    gate, ticks = shared.place / "gate", shared.place / "ticks"
-    job = shared.submit(sys.executable, "-S", "-c", CHAIN, str(gate), str(ticks))
-    until(ticks.exists, "start")
-    answer = shared.client.cancel(job, grace_s=0)
-
-    assert [True, "CANCELLED"] == [answer["gone"], answer["job"]["state"]]
-
-
 def test_a_job_that_is_just_ending_ends_truly_whenever_it_is_suspended(shared):
     chance = random.Random(3)
     for _ in range(15):
@@ -124,20 +75,6 @@ def test_the_last_word_counts_when_it_is_suspended_and_resumed_in_haste(shared):
 
     assert state == ["RUNNING"]
     assert [("COMPLETED", 0)] == shared.outcome(job)
-
-
-def test_a_process_that_waits_in_the_kernel_is_caught_and_goes_on_unharmed(shared):
-    fifo = shared.place / "fifo"
-    os.mkfifo(fifo)
-    job = shared.script("read line < fifo; echo got $line")
-    shared.await_state(job, "RUNNING")
-    state = shared.suspend(job)
-    shared.client.resume(job)
-    fifo.write_text("it\n")
-
-    assert state == "SUSPENDED_USER"
-    assert [("COMPLETED", 0)] == shared.outcome(job)
-    assert shared.output(job) == "got it\n"
 
 
 def test_a_job_stays_still_while_nobody_asks_anything_for_many_grace_times(make_server):

@@ -9,9 +9,6 @@ from harness import MARK
 
 pytestmark = pytest.mark.node
 
-OF_THE_C_LIBRARY = 1 << 31 | 1 << 32
-"""Signals 32 and 33 in a mask of /proc/PID/status."""
-
 
 def failure(server, *command, **options):
     """Exit code and reason of a job that cannot be started."""
@@ -40,49 +37,40 @@ def test_a_command_that_does_not_exist(shared):
     assert text == "no-such-command: no such command in PATH (/usr/bin:/bin)"
 
 
-def test_a_file_that_is_not_executable(shared):
+@pytest.mark.parametrize(
+    ("content", "mode", "code", "text"),
+    [
+        ("#!/bin/sh\n", 0o644, 126, "cannot be run (Permission denied)"),
+        ("echo hello\n", 0o755, 126, "not a program and without an interpreter line"),
+        ("#!/no/shell\n", 0o755, 127, "the interpreter its first line names does not exist"),
+    ],
+    ids=["not executable", "no interpreter", "no such interpreter"],
+)
+def test_a_script_that_cannot_be_executed(shared, content, mode, code, text):
     path = shared.place / "script"
-    path.write_text("#!/bin/sh\n")
-    exit_code, text = failure(shared, str(path))
+    path.write_text(content)
+    path.chmod(mode)
+    exit_code, told = failure(shared, str(path))
+
+    assert exit_code == code
+    assert told.startswith(f"{path}: {text}")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"cwd": "gone"}, "the working directory {} cannot be entered"),
+        ({"stdout": "gone/file"}, "the output file {} cannot be written"),
+    ],
+    ids=["directory", "output"],
+)
+def test_a_place_that_is_gone(shared, options, text):
+    [(name, path)] = options.items()
+    path = shared.place / path
+    exit_code, told = failure(shared, "true", **{name: str(path)})
 
     assert exit_code == 126
-    assert text == f"{path}: cannot be run (Permission denied)"
-
-
-def test_a_script_without_an_interpreter_line(shared):
-    path = shared.place / "script"
-    path.write_text("echo hello\n")
-    path.chmod(0o755)
-    exit_code, text = failure(shared, str(path))
-
-    assert exit_code == 126
-    assert text.startswith(f"{path}: not a program and without an interpreter line")
-
-
-def test_a_script_whose_interpreter_does_not_exist(shared):
-    path = shared.place / "script"
-    path.write_text("#!/no/such/shell\n")
-    path.chmod(0o755)
-    exit_code, text = failure(shared, str(path))
-
-    assert exit_code == 127
-    assert text == f"{path}: the interpreter its first line names does not exist"
-
-
-def test_a_working_directory_that_is_gone(shared):
-    path = shared.place / "gone"
-    exit_code, text = failure(shared, "true", cwd=str(path))
-
-    assert exit_code == 126
-    assert text == f"the working directory {path} cannot be entered (No such file or directory)"
-
-
-def test_an_output_file_that_cannot_be_written(shared):
-    path = shared.place / "no" / "file"
-    exit_code, text = failure(shared, "true", stdout=str(path))
-
-    assert exit_code == 126
-    assert text == f"the output file {path} cannot be written (No such file or directory)"
+    assert told == f"{text.format(path)} (No such file or directory)"
 
 
 # -- what a job finds ------------------------------------------------------------------------------
@@ -96,14 +84,6 @@ def test_standard_input_is_empty_and_nothing_else_is_open(shared):
 
     assert data == ""
     assert descriptors == [0, 1, 2, 3]  # the last is the listing itself
-
-
-def test_no_signal_is_ignored_or_blocked(shared):
-    lines = shared.script("grep -E '^Sig(Ign|Blk)' /proc/self/status")
-    shared.end_of(lines)
-
-    _, blocked, _, ignored = shared.output(lines).split()
-    assert (int(blocked, 16), int(ignored, 16) & ~OF_THE_C_LIBRARY) == (0, 0)
 
 
 def test_a_signal_that_the_c_library_keeps_is_left_as_whoever_started_us_left_it():
@@ -126,13 +106,6 @@ def test_a_broken_pipe_ends_a_writer_silently(shared):
     shared.end_of(job)
 
     assert shared.output(job) == "y\n141\n"
-
-
-def test_it_has_the_mask_it_was_submitted_with(shared):
-    job = shared.script("touch file", umask=0o027)
-    shared.end_of(job)
-
-    assert (shared.place / "file").stat().st_mode & 0o777 == 0o640
 
 
 def test_its_environment_is_the_submitted_one_and_ours(shared):
@@ -167,16 +140,6 @@ def test_it_may_open_as_many_files_as_the_daemon_might(shared):
     import resource
 
     assert [soft, hard] == list(resource.getrlimit(resource.RLIMIT_NOFILE))
-
-
-def test_output_goes_where_it_was_asked_for(shared):
-    text = "echo out; echo err >&2"
-    job = shared.script(text, stdout="out-%j.txt", stderr="err-%j.txt")
-    shared.end_of(job)
-
-    assert (shared.place / f"out-{job}.txt").read_text() == "out\n"
-    assert (shared.place / f"err-{job}.txt").read_text() == "err\n"
-    assert shared.output(job) == "out\n"
 
 
 def test_both_streams_go_to_one_file_in_the_order_they_were_written(shared):

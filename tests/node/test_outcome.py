@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from iodaemon.core.job import IoTotals
+from iodaemon.core.sample import JobCounters
 from iodaemon.node.outcome import Report, ended, failed, totals_of, was_killed
 from iodaemon.supervisor.ledger import Key
 
 USE = {"read_bytes": 1, "written_bytes": 2, "calls": 3, "cpu_us": 4, "logical_bytes": 5}
-NOTHING = IoTotals()
+NOTHING = JobCounters()
 LIMIT = {"killed": 1, "at_limit": 1, "limit_bytes": 96 << 20, "nodes": "1"}
 SOCKET = {**LIMIT, "at_limit": 0, "killed": 3}
 MACHINE = {**SOCKET, "nodes": "", "limit_bytes": None}
@@ -25,7 +25,7 @@ def report(code=None, signal=9, **fields):
 def told(found, *, oom_kills=0, staging=None, seen=NOTHING):
     """Its start and its end."""
     start, end = ended(
-        Key(1, 1), found, 100.0, staging=staging, staged=None, seen=seen, oom_kills=oom_kills
+        Key(1, 1), found, 100.0, staging=staging, request=None, seen=seen, oom_kills=oom_kills
     )
     assert start.at_s == pytest.approx(end.at_s - 5.0, abs=0.5)
     return end
@@ -120,6 +120,6 @@ def test_a_start_that_failed_ends_or_holds_its_job_or_is_tried_again(code, is_la
 def test_a_total_that_may_be_too_low_is_not_below_what_was_seen(whole, expected):
     use = {**USE, "written_bytes": 4096, "cancelled_bytes": 0}
     found = report(code=0, signal=None, use=use, whole=whole)
-    end = told(found, seen=IoTotals(written_bytes=10**9))
+    end = told(found, seen=JobCounters(written_bytes=10**9))
 
     assert (expected, not whole) == (end.io.written_bytes, end.io.at_least)

@@ -1,6 +1,5 @@
 """What a user may lay into a directory that root will remove: nothing outside is touched."""
 
-import ctypes
 import fcntl
 import os
 import stat
@@ -113,25 +112,6 @@ def test_links_are_removed_and_not_followed(store, precious):
 
     assert [] == list(store.iterdir())
     assert "before" == (precious / "file").read_text()
-
-
-@pytest.mark.parametrize("kind", ["directory", "file"])
-def test_what_a_user_mounted_by_fuse_is_unmounted_and_never_asked(store, kind):
-    """Nobody answers for it."""
-    point = store / "tree" / "point"
-    point.mkdir() if kind == "directory" else point.touch()
-    mode = "40000" if kind == "directory" else "100000"
-    with open("/dev/fuse", "r+b", buffering=0) as device:
-        text = f"fd={device.fileno()},rootmode={mode},user_id={NOBODY.pw_uid},group_id=0"
-        libc = ctypes.CDLL(None)
-        done = libc.mount(b"it", bytes(point), b"fuse", 6, f"{text},allow_other".encode())
-        try:
-            remove(store)
-        finally:
-            libc.umount2(bytes(point), 2)
-
-    assert 0 == done
-    assert [] == list(store.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["bind", "tmpfs"])

@@ -29,7 +29,7 @@ ODD = (
 def test_the_last_word_of_each_kind_counts(tmp_path):
     path = tmp_path / "1.1.report"
     path.write_bytes(LINES)
-    report = read_report(path)
+    report = read_report(tmp_path, 1, 1)
 
     assert ("out", 256, 7) == (report.step, report.status, report.came.written_bytes)
     assert report.failure[1] == "it was killed"
@@ -40,7 +40,7 @@ def test_what_is_no_word_says_nothing_and_the_words_beside_it_count(tmp_path, te
     path = tmp_path / "1.1.report"
     path.write_bytes(b'{"step": "run"}\n' + text + b"\n")
 
-    assert Report(step="run") == read_report(path)
+    assert Report(step="run") == read_report(tmp_path, 1, 1)
 
 
 def test_random_bytes_are_a_report_of_something_or_of_nothing(tmp_path):
@@ -52,7 +52,7 @@ def test_random_bytes_are_a_report_of_something_or_of_nothing(tmp_path):
             data[generator.randrange(len(data))] = generator.randrange(256)
         path.write_bytes(data)
 
-        assert isinstance(read_report(path), Report)
+        assert isinstance(read_report(tmp_path, 1, 1), Report)
 
 
 def test_a_file_without_end_is_read_as_far_as_is_enough(tmp_path):
@@ -60,7 +60,7 @@ def test_a_file_without_end_is_read_as_far_as_is_enough(tmp_path):
     path.write_bytes(LINES)
     os.truncate(path, 1 << 40)
 
-    assert "out" == read_report(path).step
+    assert "out" == read_report(tmp_path, 1, 1).step
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "directory"])
@@ -74,7 +74,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, kind):
     }
     make[kind]()
 
-    assert read_report(path) is None
+    assert read_report(tmp_path, 1, 1) is None
 
 
 def test_a_command_whose_name_is_no_utf_8_is_told(tmp_path):
@@ -82,4 +82,4 @@ def test_a_command_whose_name_is_no_utf_8_is_told(tmp_path):
     words = command_of(["/no/such\udcff"], **options, on="success")
     subprocess.run(["sh", "-c", 'exec 3>"$0"; exec "$@"', str(path), *words], check=False)
 
-    assert "/no/such" in read_report(path).problem
+    assert "/no/such" in read_report(tmp_path, 1, 1).problem

@@ -141,24 +141,23 @@ def test_memory_without_cpus_belongs_to_no_socket(tmp_path):
     assert [partition.memory_nodes for partition in topology(tmp_path)] == [(0,), (1,)]
 
 
-def test_a_node_without_memory_is_no_memory_node(tmp_path):
+@pytest.mark.parametrize(
+    ("memory", "allowed", "expected"),
+    [
+        ("0", None, [(0,), ()]),
+        ("", None, [(0,), (1,)]),  # a kernel without has_memory
+        ("0-1", {1}, [(), (1,)]),
+    ],
+    ids=["without memory", "not told", "not allowed"],
+)
+def test_memory_nodes_have_memory_and_are_allowed(tmp_path, memory, allowed, expected):
     packages = {0: singles("0-1"), 1: singles("2-3")}
-    machine(tmp_path, packages, nodes={0: "0-1", 1: "2-3"}, memory="0")
+    machine(tmp_path, packages, nodes={0: "0-1", 1: "2-3"}, memory=memory)
+    if not memory:
+        (tmp_path / "sys/devices/system/node/has_memory").unlink()
+    nodes = None if allowed is None else frozenset(allowed)
 
-    assert [partition.memory_nodes for partition in topology(tmp_path)] == [(0,), ()]
-
-
-def test_a_kernel_without_has_memory_counts_every_node_with_cpus(tmp_path):
-    machine(tmp_path, {0: singles("0-1")}, nodes={0: "0-1"})
-    (tmp_path / "sys/devices/system/node/has_memory").unlink()
-
-    assert topology(tmp_path)[0].memory_nodes == (0,)
-
-
-def test_memory_nodes_are_those_that_are_allowed(tmp_path):
-    machine(tmp_path, {0: singles("0-3")}, nodes={0: "0-1", 1: "2-3"})
-
-    assert topology(tmp_path, nodes=frozenset({1}))[0].memory_nodes == (1,)
+    assert expected == [each.memory_nodes for each in topology(tmp_path, nodes=nodes)]
 
 
 def test_an_offline_cpu_is_not_handed_out(tmp_path):
@@ -222,27 +221,19 @@ def test_the_configuration_may_leave_cpus_out(tmp_path):
     assert slots(partition) == [(1, 3)]
 
 
-def test_sockets_that_overlap_are_refused_in_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("sockets", "allowed", "problem"),
+    [
+        (("0-2", "1-3"), "0-63", "'1-3' has CPU 1-2 in common with '0-2'; name each CPU once"),
+        (("0-1", "2-5"), "0-63", "'2-5': CPU 4-5 does not exist or is offline; write CPUs of 0-3"),
+        (("0-3",), "1-2", "'0-3': CPU 0,3 may not be used by this daemon; write CPUs of 1-2"),
+    ],
+    ids=["overlap", "no such CPU", "not allowed"],
+)
+def test_sockets_that_do_not_fit_are_refused_in_one_line(tmp_path, sockets, allowed, problem):
     machine(tmp_path, {0: singles("0-3")})
 
-    expected = "[topology] sockets: '1-3' has CPU 1-2 in common with '0-2'; name each CPU once"
-    assert expected == refusal(tmp_path, ("0-2", "1-3"))
-
-
-def test_a_socket_with_a_cpu_that_does_not_exist_is_refused(tmp_path):
-    machine(tmp_path, {0: singles("0-3")})
-
-    expected = "[topology] sockets: '2-5': CPU 4-5 does not exist or is offline; write CPUs of 0-3"
-    assert expected == refusal(tmp_path, ("0-1", "2-5"))
-
-
-def test_a_socket_with_a_cpu_that_is_not_allowed_is_refused(tmp_path):
-    machine(tmp_path, {0: singles("0-3")})
-
-    expected = (
-        "[topology] sockets: '0-3': CPU 0,3 may not be used by this daemon; write CPUs of 1-2"
-    )
-    assert expected == refusal(tmp_path, ("0-3",), cpus="1-2")
+    assert f"[topology] sockets: {problem}" == refusal(tmp_path, sockets, cpus=allowed)
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n"])

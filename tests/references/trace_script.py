@@ -257,7 +257,6 @@ def night() -> list[Document]:
     unlucky = scene.submit(40.0, Profile(steps=(Compute(600.0),)), uid=2001, fails=2)
     scene.ask(400.0, "ResumeRequested", unlucky, by="ann")
     iced = scene.submit(50.0, Profile(steps=(Compute(3000.0),)), uid=2002)
-    scene.ask(700.0, "FoundFrozen", iced)
     scene.ask(760.0, "ResumeRequested", iced, by="ann")
     big = scene.submit(500.0, Profile(steps=(Compute(60.0),), holds=(Hold("tmp", 20 * GB),)))
     stubborn = Profile(steps=(Compute(3000.0),), ignores_term=True, exit_code=3)

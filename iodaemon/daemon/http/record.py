@@ -21,7 +21,7 @@ from iodaemon.core.state import TURN, State
 from iodaemon.core.stock import Stock
 from iodaemon.core.storage import Tier
 from iodaemon.daemon.account import user_name
-from iodaemon.node.outcome import read_report, report_path
+from iodaemon.node.outcome import read_report
 from iodaemon.units import format_duration
 
 _ASKED: Final = (
@@ -182,7 +182,7 @@ def find_stage(job: Job, outputs: Path) -> str | None:
         return None
     if request.input_path is None and request.output_path is None:
         return None
-    report = read_report(report_path(outputs, job.id, job.attempt))
+    report = read_report(outputs, job.id, job.attempt)
     return report.step if report is not None and report.step in STAGES else None
 
 

@@ -1,23 +1,22 @@
-"""Reads /proc and cgroups: what jobs, disks and the machine have used.
+"""Reads the counters of jobs, disks and the machine from /proc and cgroups.
 
-Two sides and a line between them. ``client`` is the daemon's: it has the process started and asks
-for a sample; begin reading there. ``sweep`` is the process: a job is read by ``Job``, over
-``job_io`` (which also ends the process where a read hangs), ``open_files`` and ``node_counters``.
-It imports the standard library only. ``proc_files`` and ``cgroup_files`` have one parser for each
-kernel file; others use them too.
+``client`` is the daemon's side: it has the process started and asks for samples; begin reading
+there. ``sweep`` is the process; it imports the standard library only. Its class ``Job`` reads a job
+through ``job_io`` (which also ends the process if a read hangs) and ``open_files``. ``proc_files``
+has one parser for each kernel file; other packages use it too.
 
-Both sides say one JSON object a line. The daemon says first ``devices`` (``major:minor`` of leaf
-disks, by name) and ``cpus`` (of each partition, by its number), then one for each sweep:
+Each message is one JSON object in one line. The daemon sends ``devices`` (``major:minor`` of leaf
+disks, by name) and ``cpus`` (of each partition, by its number), then one request for each sweep:
 
 ====== =============================================================================
-jobs   those that are read from now on, and no others: ``[job, attempt, holder, silent]``;
-       with ``holder``, a pid, it has no cgroup; ``silent``: a process of it that did not
-       answer, which is not read until it does; null: none. Missing: the same as before
-read   jobs that are read whether they have run or not: of which nothing is known yet, or
-       what was waited for of them is another total than before
+jobs   all that are read from now on: ``[job, attempt, holder, silent]``. ``holder`` is the
+       pid of what holds a job without a cgroup, ``silent`` a process that did not answer,
+       which is not read until it does. Missing if they are the same as before
+read   jobs that are read even if they have not run: those that are unknown, and those with
+       new reaped processes
 ====== =============================================================================
 
-The sampler answers with what it has found; null is what is not known:
+The sampler answers; what is unknown is null:
 
 ====== =============================================================================
 jobs   of each job that has run: ``[job, attempt, process that does not answer, the
@@ -29,5 +28,5 @@ files  of some jobs: job, attempt, and the mounts of its open files (lines of mo
        as latin-1)
 ====== =============================================================================
 
-or with ``silent``, a job and its process: that one does not answer, so the sampler ends.
+or ``silent``, a job and a process of it that does not answer; then the sampler ends.
 """

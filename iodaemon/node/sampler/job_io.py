@@ -1,14 +1,12 @@
-"""What the living processes of a job moved, and the end of a read that does not return.
+"""The I/O of a job's living processes, and the end of a read that does not return.
 
-/proc/PID/io of a process holds what its reaped children moved (kernel/exit.c,
-wait_task_zombie), and the supervisor reaps every first process and orphan and says what they moved.
-So the sum over its word and living processes misses only children whose parent ignores SIGCHLD: the
-kernel reaps those itself and drops their counts.
+/proc/PID/io of a process includes its reaped children (kernel/exit.c, wait_task_zombie), and the
+supervisor reports the I/O of all first processes and orphans, which it reaps. The sum of both
+misses only children whose parent ignores SIGCHLD: the kernel reaps them and drops their counts.
 
-A process that hangs in execve(2) holds whoever reads its ``io`` in the kernel, for ever, and only a
-fatal signal ends that (``proc_files``). So the process that reads has a second thread, which sends
-it one, after it has told whom it was reading. What is noted for this costs two assignments a
-process.
+A reader of the ``io`` of a process that hangs in execve(2) waits for ever, and only a fatal signal
+ends that (``proc_files``). So the sampler has a second thread, which reports the process and sends
+that signal. This costs two assignments for each process that is read.
 """
 
 from __future__ import annotations
@@ -26,19 +24,14 @@ from iodaemon.supervisor.ledger import Use
 from iodaemon.supervisor.reap import parse_io
 
 DEADLINE_S: Final = 0.1
-"""For one process. The kernel answers from its memory, in microseconds; that a busy machine does
-not let the reader run is told from a wait in the kernel by the thread's state."""
+"""For one process. The kernel answers from its memory, in microseconds. On a busy machine the state
+of the thread tells a reader that waits in the kernel from one that does not get a CPU."""
 _SHARE: Final = 3
-"""One in so many of the descriptors that this process may have is for files of processes; each
-job takes one more."""
+"""One in so many of this process's descriptors may be a process's file; each job takes one more."""
 
 
 class SilentError(Exception):
-    """A process does not answer: it hangs in execve(2).
-
-    Attributes:
-        pid: its number.
-    """
+    """The process ``pid`` does not answer: it hangs in execve(2)."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(f"process {pid} does not answer")
@@ -46,16 +39,15 @@ class SilentError(Exception):
 
 
 class Position:
-    """Where the reader is, and what it may keep open.
+    """What the reader reads, and how many files it may keep open.
 
     Attributes:
         steps: grows with each process.
-        job: whose process it is.
-        pid: the process; 0: none.
-        is_careful: a process is known that does not answer: before each file that such a process
-            blocks, the process itself is looked at.
-        spare: descriptors of processes that may be kept between readings, of all jobs together,
-            however many they fork.
+        job: the job of the process.
+        pid: the process; 0 if none is read.
+        is_careful: whether some process does not answer. Then each process is checked before a
+            file of it that could block is read.
+        spare: how many more descriptors of processes may be kept between readings, for all jobs.
     """
 
     def __init__(self) -> None:
@@ -64,11 +56,7 @@ class Position:
         self.spare = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _SHARE
 
     def enter(self, pid: int) -> None:
-        """Note that a file of this process is read next.
-
-        Raises:
-            SilentError: it would not answer.
-        """
+        """Note that a file of this process is read next; SilentError if it would not answer."""
         self.pid = pid
         self.steps += 1
         if self.is_careful and is_executing(pid):
@@ -76,9 +64,9 @@ class Position:
 
 
 class Watch(threading.Thread):
-    """Ends this process where a sweep stays with one process for ``DEADLINE_S``.
+    """Kills its own process if a sweep stays with one process for ``DEADLINE_S``.
 
-    ``tell`` is called with job and process before.
+    Before that it calls ``tell`` with the job and the process.
     """
 
     def __init__(self, position: Position, tell: Callable[[int, int], None]) -> None:
@@ -109,14 +97,13 @@ class Watch(threading.Thread):
 
 
 class JobIo:
-    """Reads what one job's processes moved.
+    """Reads the I/O of one job's processes.
 
-    Parents are read before their children, so that a child reaped in between is counted once or
-    not at all, never twice; what is missed so is made up for by the next read.
+    Parents are read before their children, so a child that is reaped in between is never counted
+    twice; if it is missed, the next read includes it.
 
-    Invariant: at most one descriptor a process, and none of one that was seen to be gone. Where
-    none is to spare the file is opened for each reading, which takes 2 to 3 us more; a zombie
-    among those counts once it is reaped.
+    At most one descriptor a process is kept. If no more may be kept, the file is opened for each
+    reading, which takes 2 to 3 us more, and a zombie counts only when it is reaped.
     """
 
     def __init__(self, root: str, position: Position) -> None:
@@ -125,31 +112,33 @@ class JobIo:
         self._files: dict[int, KeptFile] = {}
 
     def read(self, members: Sequence[int]) -> Use:
-        """The sum now, without a time.
-
-        Args:
-            members: parents before children; may name one twice, or some that are gone.
+        """The sum now, without a time, over ``members`` (parents before children).
 
         Raises:
-            OSError: one may not be read (another user's, a set-uid program).
-            SilentError: one does not answer.
+            OSError: a process may not be read (another user's, a set-uid program).
+            SilentError: a process does not answer.
         """
         listed = dict.fromkeys(members)
-        # Those no longer listed but still readable are zombies. Their children were handed on,
-        # so they are leaves and come after all others.
+        # Processes that are no longer listed but still readable are zombies. Their children have
+        # other parents now, so they are leaves and come last.
         gone = [pid for pid in self._files if pid not in listed]
-        found = [self._read_member(pid) for pid in listed]
-        found += [self._read_kept(pid) for pid in gone]
-        sums = [sum(values) for values in zip(*filter(None, found), strict=True)]
-        return Use(*sums)
+        found = [self._read(pid, is_listed=True) for pid in listed]
+        found += [self._read(pid, is_listed=False) for pid in gone]
+        return Use(*map(sum, zip(*filter(None, found), strict=True)))
 
-    def _read_member(self, pid: int) -> Use | None:
-        """Its I/O; None when it is gone. A descriptor that is outlived is replaced once."""
-        if pid in self._files and (use := self._read_kept(pid)) is not None:
-            return use
+    def _read(self, pid: int, *, is_listed: bool) -> Use | None:
+        """Its I/O, or None if it is gone. The descriptor of an earlier process is replaced."""
+        if (file := self._files.get(pid)) is not None:
+            if (use := self._parse(pid, file)) is not None:
+                return use
+            del self._files[pid]
+            file.close()
+            self._position.spare += 1
+            if not is_listed:
+                return None
         file, use = KeptFile(f"{self._proc}/{pid}/io"), None
         try:
-            use = self._read(pid, file)
+            use = self._parse(pid, file)
         finally:
             if use is not None and self._position.spare > 0:
                 self._position.spare -= 1
@@ -158,14 +147,7 @@ class JobIo:
                 file.close()
         return use
 
-    def _read_kept(self, pid: int) -> Use | None:
-        use = self._read(pid, self._files[pid])
-        if use is None:
-            self._files.pop(pid).close()
-            self._position.spare += 1
-        return use
-
-    def _read(self, pid: int, file: KeptFile) -> Use | None:
+    def _parse(self, pid: int, file: KeptFile) -> Use | None:
         self._position.enter(pid)
         try:
             return parse_io(file.read())
@@ -173,7 +155,7 @@ class JobIo:
             return None
 
     def close(self) -> None:
-        """Give all descriptors back; nothing may be read after that."""
+        """Close all descriptors."""
         for file in self._files.values():
             file.close()
         self._position.spare += len(self._files)

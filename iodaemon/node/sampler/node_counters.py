@@ -1,106 +1,143 @@
 """The counters of the machine, and of the memory that jobs share.
 
-What fits into the machine may not fit into a container or a slice. What counts is the limit of the
-cgroups below which all jobs run; a job's own limit (``--mem``) is shared with no other job. cgroup
-v1: memory.limit_in_bytes and memory.usage_in_bytes
-(Documentation/admin-guide/cgroup-v1/memory.rst); cgroup v2: memory.max, memory.high and
-memory.current (Documentation/admin-guide/cgroup-v2.rst, Linux 4.5).
+In a container or a slice the cgroups above all jobs limit that memory: memory.limit_in_bytes of
+version 1 (Documentation/admin-guide/cgroup-v1/memory.rst), memory.max and memory.high of version 2
+(Documentation/admin-guide/cgroup-v2.rst, Linux 4.5). A job's own limit (``--mem``) is not shared.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from iodaemon.errors import NoData
-from iodaemon.node.sampler.cgroup_files import parse_memory_stat
 from iodaemon.node.sampler.proc_files import (
     PAGE_BYTES,
+    Meminfo,
     Mount,
     known,
     parse_idle,
     parse_meminfo,
+    parse_memory_stat,
     parse_pressure,
     parse_proc_cgroup,
     parse_refaults,
     read_file,
     read_mounts,
-    read_record,
 )
+from iodaemon.supervisor.reap import read_small
 
-_LIMITS_V1: Final[Sequence[str]] = ("memory.limit_in_bytes",)
-_LIMITS_V2: Final[Sequence[str]] = ("memory.max", "memory.high")
-
-
-class Available(NamedTuple):
-    """Memory that jobs share: how much there is, what of it can be had, pages read again although
-    they had been in memory (None: not known), and the cgroup of which that is told; empty: the
-    machine.
-    """
-
-    memory_bytes: int | None
-    available_bytes: int | None
-    refaulted_pages: int | None = None
-    group: str = ""
+_FILES_V1: Final = ("memory.usage_in_bytes", "memory.limit_in_bytes")
+_FILES_V2: Final = ("memory.current", "memory.max", "memory.high")
+"""The file of the usage, and those of the limits."""
 
 
-class SharedMemory:
-    """The limit of the cgroups below which all jobs run, and what is left of it.
-
-    Jobs inherit the cgroups of the supervisor, whose child the sampler is as well. In version 2
-    each has one of its own below ``jobs``, where that can be made.
+class NodeCountersReader:
+    """Reads the counters of the machine.
 
     Args:
-        jobs: the cgroup of version 2 below which each job has its own; None: there is none.
+        cpus: the CPUs of each partition, for its idle time.
+        jobs: the parent of the jobs' cgroups of version 2. Without one jobs inherit the cgroups of
+            the supervisor, as the sampler does.
     """
 
-    def __init__(self, root: Path, jobs: str | None = None) -> None:
-        self._limits, self._usage = _LIMITS_V2, "memory.current"
-        self._groups: list[str] = []
-        for mount in read_mounts(root):
-            point = f"{os.fspath(root).rstrip('/')}{mount.mount_point}"
-            if mount.filesystem == "cgroup" and "memory" in mount.options:
-                self._limits, self._usage = _LIMITS_V1, "memory.usage_in_bytes"
-                self._groups = _find_groups(root, "memory", mount, point)
-                return
-            if mount.filesystem == "cgroup2" and not self._groups:
-                is_above = jobs is not None and jobs.startswith(f"{point}/")
-                self._groups = (
-                    _up(jobs, point)
-                    if jobs is not None and is_above
-                    else _find_groups(root, "", mount, point)
-                )
+    def __init__(
+        self, root: Path, cpus: Mapping[str, Iterable[int]], jobs: str | None = None
+    ) -> None:
+        self._proc = f"{os.fspath(root).rstrip('/')}/proc"
+        self._groups, (self._usage, *self._limits) = _find_groups(root, jobs)
+        self._cpus = {partition: frozenset(each) for partition, each in cpus.items()}
+        self._idle_s: dict[int, float] = {}
 
-    def read(self, machine: Available) -> Available:
-        """What there is now; ``machine`` is what the whole machine has."""
-        if machine.memory_bytes is None:
-            return machine
-        read = {group: _read_limit(group, self._limits) for group in self._groups}
-        limits = {
-            group: limit
-            for group, limit in read.items()
-            if limit is not None and limit < machine.memory_bytes
+    def read(self) -> dict[str, Any]:
+        """Fields of ``core.sample.NodeCounters`` now."""
+        memory = known(f"{self._proc}/meminfo", parse_meminfo)
+        pages = known(f"{self._proc}/vmstat", parse_refaults)  # they stand in its first page
+        total = available = group = None
+        if memory is not None:
+            total, available, pages, group = self._read_shared(memory, pages)
+        return {
+            "io_stall_s": known(f"{self._proc}/pressure/io", parse_pressure),
+            "memory_stall_s": known(f"{self._proc}/pressure/memory", parse_pressure),
+            "dirty_bytes": None if memory is None else memory.dirty_bytes,
+            "writeback_bytes": None if memory is None else memory.writeback_bytes,
+            "available_bytes": available,
+            "memory_bytes": total,
+            "refault_bytes": None if pages is None else pages * PAGE_BYTES,
+            "refaults_of": group or "",
+            "idle_s": self._read_idle(),
         }
+
+    def _read_shared(
+        self, memory: Meminfo, pages: int | None
+    ) -> tuple[int, int | None, int | None, str]:
+        """The tightest limit above all jobs, else the machine.
+
+        Returns:
+            Memory, available memory, refaulted pages, and the cgroup of the latter (empty for the
+            machine).
+        """
+        found = ((self._read_limit(group), group) for group in self._groups)
+        limits = sorted(each for each in found if each[0] < memory.total_bytes)
         if not limits:
-            return machine
-        found = {group: _read_use(group, self._usage, limit) for group, limit in limits.items()}
-        tightest = min(limits, key=lambda group: (limits[group], group))
-        left = [machine.available_bytes, *(left for left, _ in found.values())]
-        known = [each for each in left if each is not None]
-        refaulted = found[tightest][1]
-        return Available(
-            memory_bytes=limits[tightest],
-            available_bytes=min(known) if len(known) == len(left) else None,
-            refaulted_pages=machine.refaulted_pages if refaulted is None else refaulted,
-            group="" if refaulted is None else tightest,
-        )
+            return memory.total_bytes, memory.available_bytes, pages, ""
+        uses = [self._read_use(group, limit_bytes) for limit_bytes, group in limits]
+        left = [memory.available_bytes, *(left_bytes for left_bytes, _ in uses)]
+        told = [each for each in left if each is not None]
+        available = min(told) if len(told) == len(left) else None
+        limit_bytes, group = limits[0]
+        if uses[0][1] is None:
+            return limit_bytes, available, pages, ""
+        return limit_bytes, available, uses[0][1], group
+
+    def _read_limit(self, group: str) -> int:
+        """The cgroup's lowest limit, bytes; without one a number above any machine's memory."""
+        limits = [1 << 63]
+        for name in self._limits:
+            with contextlib.suppress(OSError, ValueError):  # "max" is no number
+                limits.append(int(read_small(f"{group}/{name}")))
+        return min(limits)
+
+    def _read_use(self, group: str, limit_bytes: int) -> tuple[int | None, int | None]:
+        """Memory that is left if all page cache is dropped, and refaulted pages."""
+        used_bytes = known(f"{group}/{self._usage}", int)
+        stat = known(f"{group}/memory.stat", parse_memory_stat, read_file)
+        if used_bytes is None or stat is None:
+            return None, None
+        cache_bytes, pages = stat
+        return max(0, min(limit_bytes, limit_bytes - used_bytes + cache_bytes)), pages
+
+    def _read_idle(self) -> dict[str, float]:
+        """Idle time of each partition. That of a CPU never falls, and stays while it is offline."""
+        highest = self._idle_s
+        if self._cpus:
+            for cpu, idle_s in (known(f"{self._proc}/stat", parse_idle, read_file) or {}).items():
+                highest[cpu] = max(idle_s, highest.get(cpu, 0.0))
+        return {
+            partition: sum(highest[cpu] for cpu in cpus)
+            for partition, cpus in self._cpus.items()
+            if highest.keys() >= cpus
+        }
 
 
-def _find_groups(root: Path, controller: str, mount: Mount, point: str) -> list[str]:
-    """The directories of this process's cgroup and of all above it that can be seen from here."""
+def _find_groups(root: Path, jobs: str | None) -> tuple[list[str], tuple[str, ...]]:
+    """The cgroups above all jobs, and the names of their files."""
+    groups: list[str] = []
+    for mount in read_mounts(root):
+        point = f"{os.fspath(root).rstrip('/')}{mount.mount_point}"
+        if mount.filesystem == "cgroup" and "memory" in mount.options:
+            return _find_own(root, "memory", mount, point), _FILES_V1
+        if mount.filesystem == "cgroup2" and not groups:
+            is_above = jobs is not None and jobs.startswith(f"{point}/")
+            groups = _up(str(jobs), point) if is_above else _find_own(root, "", mount, point)
+    return groups, _FILES_V2
+
+
+def _find_own(root: Path, controller: str, mount: Mount, point: str) -> list[str]:
+    """The visible directories of this process's cgroup and of all its parents."""
     try:
         path = parse_proc_cgroup(read_file(root / "proc/self/cgroup"))[controller]
     except (NoData, OSError, KeyError):
@@ -115,76 +152,3 @@ def _up(group: str, point: str) -> list[str]:
     while groups[-1] != point:
         groups.append(groups[-1].rpartition("/")[0])
     return groups
-
-
-def _read_limit(group: str, names: Iterable[str]) -> int | None:
-    """The cgroup's limit, bytes: the lowest of these files; None: it has none."""
-    limits: list[int] = []
-    for name in names:
-        with contextlib.suppress(NoData, OSError, ValueError):  # "max" is no number
-            limits.append(int(read_record(f"{group}/{name}")))
-    return min(limits, default=None)
-
-
-def _read_use(group: str, usage: str, limit_bytes: int) -> tuple[int | None, int | None]:
-    """What is left of the limit when all page cache below it is given up, and pages that were read
-    again; None: not known.
-    """
-    try:
-        used_bytes = int(read_record(f"{group}/{usage}"))
-        stat = parse_memory_stat(read_file(f"{group}/memory.stat"))
-    except (NoData, OSError, ValueError):
-        return None, None
-    left = limit_bytes - used_bytes + stat.cache_bytes
-    return max(0, min(limit_bytes, left)), stat.refaulted_pages
-
-
-class NodeCountersReader:
-    """Reads the counters of the machine.
-
-    Args:
-        root: where /proc and /sys are.
-        cpus: of each partition, by its number; their idle time is wanted.
-        jobs: as of ``SharedMemory``.
-    """
-
-    def __init__(
-        self, root: Path, cpus: Mapping[str, Iterable[int]], jobs: str | None = None
-    ) -> None:
-        self._proc = f"{os.fspath(root).rstrip('/')}/proc"
-        self._memory = SharedMemory(root, jobs)
-        self._cpus = {partition: frozenset(each) for partition, each in cpus.items()}
-        self._idle_s: dict[int, float] = {}
-
-    def read(self) -> dict[str, Any]:
-        """Fields of ``core.sample.NodeCounters`` now."""
-        memory = known(f"{self._proc}/meminfo", parse_meminfo)
-        pages = known(f"{self._proc}/vmstat", parse_refaults)  # they stand in its first page
-        machine = Available(None, None, pages)
-        if memory is not None:
-            machine = Available(memory.total_bytes, memory.available_bytes, pages)
-        shared = self._memory.read(machine)
-        pages = shared.refaulted_pages
-        return {
-            "io_stall_s": known(f"{self._proc}/pressure/io", parse_pressure),
-            "memory_stall_s": known(f"{self._proc}/pressure/memory", parse_pressure),
-            "dirty_bytes": None if memory is None else memory.dirty_bytes,
-            "writeback_bytes": None if memory is None else memory.writeback_bytes,
-            "available_bytes": shared.available_bytes,
-            "memory_bytes": shared.memory_bytes,
-            "refault_bytes": None if pages is None else pages * PAGE_BYTES,
-            "refaults_of": shared.group,
-            "idle_s": self._read_idle(),
-        }
-
-    def _read_idle(self) -> dict[str, float]:
-        """Each CPU's is kept from going back, also while it is offline, when it has no line."""
-        highest = self._idle_s
-        if self._cpus:
-            for cpu, idle_s in (known(f"{self._proc}/stat", parse_idle, read_file) or {}).items():
-                highest[cpu] = max(idle_s, highest.get(cpu, 0.0))
-        return {
-            partition: sum(highest[cpu] for cpu in cpus)
-            for partition, cpus in self._cpus.items()
-            if highest.keys() >= cpus
-        }

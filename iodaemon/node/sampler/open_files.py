@@ -1,17 +1,16 @@
 """Which mounts a job's open files are on, as lines of mountinfo.
 
-The daemon finds the disks below (``devices.find_mount_devices``).
-/proc/PID/fdinfo/FD has ``mnt_id`` (Linux 3.15; man proc_pid_fdinfo(5)) and is answered from the
-kernel's memory, as is mountinfo. The files themselves are never looked at (a stat of one waits
-for its server, for ever where that is gone).
+The daemon finds the disks below them (``devices.find_mount_devices``). The kernel answers
+/proc/PID/fdinfo/FD with its ``mnt_id`` (Linux 3.15; man proc_pid_fdinfo(5)) and mountinfo from its
+memory. The files themselves are never touched: a stat of one may wait for its server, for ever.
 
-1. Files that a job's processes have open count, directories and descriptors 0, 1 and 2 apart:
-   where a job's words go is not where its data is.
-2. Where nothing else is open 0, 1 and 2 count, as in ``sort < in > out``.
-3. Where those are no files either, the working directory counts.
+1. A job's open files count, without directories and descriptors 0, 1 and 2: the place of its
+   output is not the place of its data.
+2. If nothing else is open, 0, 1 and 2 count, as in ``sort < in > out``.
+3. If those are no files either, the working directory counts.
 
 Sockets, pipes and files in memory are on no disk. Files that were mapped and then closed are not
-seen: the list of mappings is long, and most of it is the program itself.
+found: the list of mappings is long, and most of it is the program itself.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ from iodaemon.node.sampler.proc_files import (
 )
 
 MOST_DESCRIPTORS: Final = 64
-"""Looked at for one job at one time."""
+"""In one look at a job."""
 MOST_PROCESSES: Final = 8
-"""Of one job, the oldest: a pool of workers has the same files open."""
+"""In one look at a job, the oldest: a pool of workers has the same files open."""
 MOST_JOBS: Final = 8
-"""Looked at in one sweep, about, in turn; 65 us each, measured."""
+"""In one sweep, about, in turn; 65 us each."""
 PERIOD: Final = 4
-"""Sweeps from one look at a job to the next, at least."""
+"""The least number of sweeps between two looks at a job."""
 _MOST_TABLES: Final = 8
-"""Mount tables that are kept, one for each namespace seen lately."""
+"""Kept mount tables, one for each recent namespace."""
 MOST_TABLE_BYTES: Final = 1 << 20
-"""Of a namespace's mounts, some 8,000; a job may make 100,000 of them in its own, which take 1.9 s.
-Where a job with more has files open is not known."""
+"""About 8,000 mounts. A job can make 100,000 in its own namespace, which take 1.9 s; the disks of a
+job with more are unknown."""
 _LAST_STANDARD: Final = 2
 _FDINFO: Final = re.compile(rb"^flags:\s*(\d+)$.*?^mnt_id:\s*(\d+)$", re.MULTILINE | re.DOTALL)
 _NO_PLACE: Final = frozenset(
@@ -58,25 +57,21 @@ _NO_PLACE: Final = frozenset(
 class OpenFiles:
     """Looks at the open files of jobs.
 
-    What is kept of a mount belongs to the table that it was read from; the number of a mount that
-    is gone is used again, in another table.
-
-    Args:
-        position: tells which process is looked at.
+    The kernel reuses the numbers of mounts, so each number belongs to the text of one table.
     """
 
     def __init__(self, root: Path, position: Position) -> None:
-        self._root = root
+        self._proc = f"{root}/proc"
         self._position = position
         self._parse = lru_cache(_MOST_TABLES)(_Table)
         self._tables: dict[str, _Table] = {}
 
     def begin(self) -> None:
-        """A sweep begins: mounts may be others than in the last one."""
+        """Begin a sweep: mounts may have changed."""
         self._tables.clear()
 
     def look(self, members: Sequence[int]) -> list[str] | None:
-        """The mounts of one job now; None: it is gone, or may not be looked at."""
+        """The mounts of one job now, or None if it is gone or may not be read."""
         left = MOST_DESCRIPTORS
         data: set[bytes] = set()
         words: set[bytes] = set()
@@ -84,8 +79,8 @@ class OpenFiles:
         is_known = False
         for pid in members[:MOST_PROCESSES]:
             try:
-                table = self._table(pid)
-                mounts = _open_mounts(self._root, pid, left)
+                table = self._find_table(pid)
+                mounts = self._find_mounts(pid, left)
                 found = {number: table.find(mount_id) for number, mount_id in mounts.items()}
                 if not (data or words or any(found.values())):
                     places |= table.find_at(self._read_link(pid, "cwd"))
@@ -98,18 +93,27 @@ class OpenFiles:
                 into |= line
         return [line.decode("latin-1") for line in data or words or places] if is_known else None
 
-    def _table(self, pid: int) -> _Table:
-        """The mounts that this process sees; read once a sweep for all of its namespace."""
+    def _find_table(self, pid: int) -> _Table:
+        """The mounts of its namespace, which are read once in a sweep."""
         namespace = self._read_link(pid, "ns/mnt")
         if namespace not in self._tables:
-            text = read_file(f"{self._root}/proc/{pid}/mountinfo", MOST_TABLE_BYTES)
+            text = read_file(f"{self._proc}/{pid}/mountinfo", MOST_TABLE_BYTES)
             self._tables[namespace] = self._parse(text)
         return self._tables[namespace]
 
+    def _find_mounts(self, pid: int, most: int) -> dict[int, int]:
+        """The mount of each of the first descriptors, without directories."""
+        found = {}
+        directory = f"{self._proc}/{pid}/fdinfo"
+        for number in sorted(map(int, os.listdir(directory)))[:most]:
+            said = known(f"{directory}/{number}", _FDINFO.search)
+            if said is not None and not int(said[1], 8) & os.O_DIRECTORY:
+                found[number] = int(said[2])
+        return found
+
     def _read_link(self, pid: int, name: str) -> str:
-        """A process that hangs in execve(2) does not answer."""
         self._position.enter(pid)
-        return os.readlink(f"{self._root}/proc/{pid}/{name}")
+        return os.readlink(f"{self._proc}/{pid}/{name}")
 
 
 class _Table:
@@ -120,21 +124,11 @@ class _Table:
         self._mounts = {mount.mount_id: (mount, line) for mount, line in parsed if mount}
 
     def find(self, mount_id: int) -> set[bytes]:
-        """The mount's line; none where no data lies: a pipe, a socket, memory, /proc."""
+        """The mount's line, or nothing for a pipe, a socket, memory or /proc."""
         mount, line = self._mounts.get(mount_id, (None, b""))
         return set() if mount is None or mount.filesystem in _NO_PLACE else {line}
 
     def find_at(self, path: str) -> set[bytes]:
-        """The same for the mount that a path without links is on."""
+        """The same for the mount of a path without links."""
         mount = find_mount([mount for mount, _ in self._mounts.values()], path)
         return set() if mount is None else self.find(mount.mount_id)
-
-
-def _open_mounts(root: Path, pid: int, most: int) -> dict[int, int]:
-    """The mount of every descriptor that is not a directory's, the first so many of them."""
-    found = {}
-    for number in sorted(map(int, os.listdir(f"{root}/proc/{pid}/fdinfo")))[:most]:
-        said = known(f"{root}/proc/{pid}/fdinfo/{number}", _FDINFO.search)
-        if said is not None and not int(said[1], 8) & os.O_DIRECTORY:
-            found[number] = int(said[2])
-    return found

@@ -1,9 +1,8 @@
-r"""Files of /proc: one parser each, and how such a file is read.
+r"""Kernel files of /proc and of cgroups: one parser for each, and how such a file is read.
 
-A parser takes the file's bytes; what is missing or cut short is ``NoData``, an ordinary answer.
-Counters are as the kernel counts them, in base units. Standard library only. The files of one
-process that the supervisor reads as well, ``io`` and ``status``, are parsed in
-``supervisor.reap``.
+A parser takes the file's bytes and raises ``NoData``, an ordinary result, if something is missing
+or cut short. Counters are in base units. Standard library only. The supervisor reads ``io`` and
+``status`` of a process as well, so ``supervisor.reap`` parses them.
 
 ========================== ============ ========================================================
 file                       since Linux  documentation
@@ -16,11 +15,17 @@ file                       since Linux  documentation
 /proc/PID/cgroup           2.6.24       man cgroups(7)
 /proc/PID/mountinfo        2.6.26       man proc_pid_mountinfo(5)
 /proc/PID/statm            2.6          man proc_pid_statm(5)
+cgroup.{events,procs}      4.5          Documentation/admin-guide/cgroup-v2.rst
+cgroup.stat                4.14         the same
+cpu.stat                   4.15         the same, "CPU Interface Files"
+io.stat                    4.5          the same, "IO Interface Files"
+memory.stat                4.5          the same, "Memory Interface Files"
+memory.stat of v1          2.6.28       Documentation/admin-guide/cgroup-v1/memory.rst 5.2
 ========================== ============ ========================================================
 
-A process that hangs in execve(2) holds its ``exec_update_lock`` for as long as the close of a
-close-on-exec file takes: with a dead NFS or FUSE server, for ever. A reader of certain files of
-that process waits as long, and only a fatal signal ends the wait. Seen on Linux 6.18:
+A process in execve(2) holds its ``exec_update_lock`` while its close-on-exec files are closed: with
+a dead NFS or FUSE server, for ever. A reader of certain files of that process waits as long, and
+only a fatal signal ends the wait. Seen on Linux 6.18:
 
 - They wait: ``stat``, ``io``, ``personality``, ``stack``, ``syscall``, ``wchan``, also through a
   descriptor that was opened before, and of ``task/TID``; the open of ``auxv``, ``environ``,
@@ -45,10 +50,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from iodaemon.errors import NoData
-from iodaemon.supervisor.reap import read_state
+from iodaemon.supervisor.reap import read_small, read_state
 
 _T = TypeVar("_T")
-Reader = Callable[[str | Path], bytes]
+Reader = Callable[[str], bytes]
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -60,9 +65,9 @@ _KB_BYTES: Final = 1024
 # -- reading ---------------------------------------------------------------------------------------
 
 _RECORD_BYTES: Final = 4096
-"""Room for a file that is one record; the longest, /proc/meminfo, has about 1.6 KiB in 6.18."""
+"""Room for a file of one record; the longest, /proc/meminfo, has about 1.6 KiB in 6.18."""
 _CHUNK_BYTES: Final = 8192
-"""One read of a file of many records gives at most a page or so (fs/seq_file.c)."""
+"""One read of a file of many records returns about a page (fs/seq_file.c)."""
 _GONE: Final = frozenset(
     {
         errno.ENOENT,  # no such file: process reaped, kernel without the feature
@@ -75,11 +80,11 @@ _GONE: Final = frozenset(
 
 
 def read_file(path: str | Path, most_bytes: int | None = None) -> bytes:
-    """The text of a kernel's file, however many records long.
+    """The text of a file of many records.
 
     Raises:
-        NoData: it does not exist (any more), or is longer than ``most_bytes``.
-        OSError: it exists, but may not be read.
+        NoData: the file does not exist (any more), or is longer than ``most_bytes``.
+        OSError: the file exists, but may not be read.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -96,27 +101,15 @@ def read_file(path: str | Path, most_bytes: int | None = None) -> bytes:
     return text
 
 
-def read_record(path: str | Path) -> bytes:
-    """The first record or page of a file, by one read; raises as ``read_file`` does."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(fd, _RECORD_BYTES)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise _judge(path, error) from error
-
-
 class KeptFile:
-    """A file of one record that is read again and again through one descriptor.
+    """A file of one record that is read repeatedly through one descriptor.
 
-    pread at offset 0 makes the kernel write the file afresh (fs/seq_file.c); it costs 0.7 to
-    1 us where open, read and close cost 2.1 to 3.5 us. A descriptor of /proc/PID/... stays with
-    its process: once that is reaped a read fails (ESRCH), even when the number is used again.
+    pread at offset 0 makes the kernel generate the text again (fs/seq_file.c). It costs 0.7 to 1,
+    open, read and close 2.1 to 3.5 us. A descriptor of /proc/PID/... stays with its process:
+    after that is reaped a read fails (ESRCH), even if the pid is used again.
 
-    The descriptor is open from the first read until the file is found gone, or ``close``: where it
-    may not be read for a while it is not opened anew, for the number may be another process's then.
+    The descriptor stays open until the file is gone or ``close``. It also stays open while the file
+    may not be read: opened again, the path could be another process's.
     """
 
     __slots__ = ("_fd", "path")
@@ -126,7 +119,7 @@ class KeptFile:
         self.path = path
 
     def read(self, size: int = _RECORD_BYTES) -> bytes:
-        """Its beginning now; raises as ``read_file`` does."""
+        """The beginning of the file; raises as ``read_file`` does."""
         try:
             if self._fd < 0:
                 self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -137,18 +130,17 @@ class KeptFile:
             raise _judge(self.path, error) from error
 
     def close(self) -> None:
-        """Close the descriptor; a later read opens the file anew."""
+        """Close the descriptor; a later read opens the file again."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
-def known(
-    path: str | Path,
-    parse: Callable[[bytes], _T],
-    read: Reader = read_record,
-) -> _T | None:
-    """What a file says; None: it does not exist, may not be read, or is cut short."""
+def known(path: str, parse: Callable[[bytes], _T], read: Reader = read_small) -> _T | None:
+    """What a file says, or None if it is missing, unreadable or cut short.
+
+    Of a file of many records ``read_small`` returns the first page.
+    """
     try:
         return parse(read(path))
     except (NoData, OSError, ValueError):
@@ -160,15 +152,12 @@ def _judge(path: str | Path, error: OSError) -> Exception:
 
 
 def whole_lines(text: bytes) -> list[bytes]:
-    """The lines, less a last one that is cut short (has no line feed)."""
+    """The lines without a last one that is cut short (has no line feed)."""
     return text.split(b"\n")[:-1]
 
 
 def find_count(text: bytes, name: bytes) -> int | None:
-    """The number on the line ``NAME NUMBER``; None: there is no such line, or it is cut short.
-
-    For long files of which few lines are wanted: the others are not parsed.
-    """
+    """The number on the line ``NAME NUMBER``, or None without such a whole line."""
     at = 0 if text.startswith(name + b" ") else text.find(b"\n" + name + b" ") + 1
     start = at + len(name) + 1
     end = text.find(b"\n", start)
@@ -189,11 +178,11 @@ _LEAST_FIELDS: Final = 11
 def parse_diskstats(
     text: bytes, wanted: Container[str] | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """The 17 fields of each device, in the kernel's order; partitions are devices here too.
+    """The 17 fields of each device or partition (or of the wanted ones), in the kernel's order.
 
-    Fields that an older kernel does not have are 0; further ones of a newer kernel are not read. A
-    line that is cut short, or has fewer than 11 fields (partitions before Linux 2.6.25), is left
-    out. ``wanted``: only these.
+    Fields that an older kernel does not have are 0, additional ones of a newer kernel are ignored.
+    Lines that are cut short or have fewer than 11 fields (partitions before Linux 2.6.25) are
+    left out.
     """
     counters: dict[str, tuple[int, ...]] = {}
     for line in whole_lines(text):
@@ -212,22 +201,20 @@ _IDLE: Final = re.compile(rb"^cpu(\d+)(?: \d+){3} (\d+) (\d+)[ \n]", re.MULTILIN
 """Behind user, nice and system; no line that is cut short."""
 
 
-def parse_idle(text: bytes, *, ticks_per_s: int = _TICKS_PER_S) -> dict[int, float]:
-    """Idle and iowait since boot in a /proc/stat, s, by CPU; no CPU that is offline.
+def parse_idle(text: bytes) -> dict[int, float]:
+    """Idle and iowait since boot, s, by online CPU.
 
     Both may go back a little: iowait is charged to the CPU on which a waiting task last ran.
     """
     found = (tuple(map(int, numbers)) for numbers in _IDLE.findall(text))
-    idle_s = {cpu: (idle + iowait) / ticks_per_s for cpu, idle, iowait in found}
+    idle_s = {cpu: (idle + iowait) / _TICKS_PER_S for cpu, idle, iowait in found}
     if not idle_s:
         raise NoData("stat: no line of a CPU")
     return idle_s
 
 
 class Meminfo(NamedTuple):
-    """Usable memory (MemTotal), page cache that waits to be written and that is being written, and
-    what can be had without swapping (MemAvailable; None before Linux 3.14).
-    """
+    """MemTotal, Dirty, Writeback, and MemAvailable (None before Linux 3.14)."""
 
     total_bytes: int
     dirty_bytes: int
@@ -241,7 +228,6 @@ _MEMINFO: Final = re.compile(
 
 
 def parse_meminfo(text: bytes) -> Meminfo:
-    """The gauges in a /proc/meminfo; without MemTotal, Dirty or Writeback it is ``NoData``."""
     values = {name: int(kb) * _KB_BYTES for name, kb in _MEMINFO.findall(text)}
     try:
         return Meminfo(
@@ -255,11 +241,10 @@ def parse_meminfo(text: bytes) -> Meminfo:
 
 
 def parse_refaults(text: bytes, prefix: bytes = b"") -> int:
-    """Pages that were read again shortly after they had been given up, in a /proc/vmstat or, with
-    the prefix that its names have there, in a cgroup's memory.stat.
+    """Pages that were read again soon after they were evicted, in /proc/vmstat or (with the prefix
+    of its names there) in a memory.stat; a little more memory would have kept them.
 
-    A refault is a page that would still be in memory with a little more of it: page cache and, as
-    of Linux 5.9, where they are counted apart, swap. They stand in the file's first 4 KiB.
+    Page cache and, since Linux 5.9 and in a line of its own, swap. Within the first 4 KiB.
     """
     name = prefix + b"workingset_refault"
     file, anon = (find_count(text, name + kind) for kind in (b"_file", b"_anon"))
@@ -273,7 +258,7 @@ _SOME: Final = re.compile(rb"^some .*total=(\d+)\n", re.MULTILINE)
 
 
 def parse_pressure(text: bytes) -> float:
-    """Time for which at least one task waited, s, in a pressure file: since boot, or a cgroup's."""
+    """Time in which at least one task waited, s, since boot or since the cgroup was made."""
     if (found := _SOME.search(text)) is None:
         raise NoData("pressure: no total of some")
     return int(found[1]) / _US_PER_S
@@ -290,11 +275,11 @@ class Mount(NamedTuple):
     """One line of mountinfo.
 
     Attributes:
-        parent_id: of the mount it is mounted on; of one outside for the topmost.
-        device_number: ``major:minor``; major 0 where there is no block device.
+        parent_id: the mount below it; not in the list for the topmost.
+        device_number: ``major:minor``; major 0 without a block device.
         subtree: the directory of the filesystem that is the root of this mount.
         mount_point: seen from the process's root.
-        source: filesystem-specific: a device, ``host:/export``, or a word.
+        source: a device, ``host:/export``, or a word.
         options: of the filesystem (not of this mount), for example ``upperdir=/a``.
     """
 
@@ -309,10 +294,7 @@ class Mount(NamedTuple):
 
 
 def parse_mountinfo(text: bytes) -> tuple[Mount, ...]:
-    r"""All mounts, in the order of mounting; a line that is cut short is left out.
-
-    Space, tab, line feed and backslash in a path are written as ``\ooo``.
-    """
+    """All mounts in the order of mounting, without a line that is cut short."""
     mounts = tuple(mount for mount in map(parse_mount, whole_lines(text)) if mount is not None)
     if not mounts:
         raise NoData("mountinfo: no mount in it")
@@ -320,7 +302,7 @@ def parse_mountinfo(text: bytes) -> tuple[Mount, ...]:
 
 
 def parse_mount(line: bytes) -> Mount | None:
-    """One line of mountinfo; None: it is none."""
+    r"""One line of mountinfo, or None. Special characters in it are written as ``\ooo``."""
     words = line.split(b" ")
     try:
         hyphen = words.index(b"-", _FIXED_WORDS)
@@ -344,7 +326,7 @@ def _unescape(word: bytes) -> str:
 
 
 def read_mounts(root: Path = Path("/")) -> tuple[Mount, ...]:
-    """The mounts that this process sees; empty where they cannot be read."""
+    """The mounts that this process sees; empty if they cannot be read."""
     try:
         return parse_mountinfo(read_file(root / "proc/self/mountinfo"))
     except NoData:
@@ -352,7 +334,7 @@ def read_mounts(root: Path = Path("/")) -> tuple[Mount, ...]:
 
 
 def find_mount(mounts: Sequence[Mount], path: str) -> Mount | None:
-    """The mount that a path without symbolic links is on; None: not below any of them.
+    """The mount of a path without symbolic links, or None.
 
     Walks down as the kernel does, because a later mount hides earlier ones below it.
     """
@@ -379,35 +361,34 @@ def find_mount(mounts: Sequence[Mount], path: str) -> Mount | None:
 
 
 class Statm(NamedTuple):
-    """Address space, what of it is in memory (shared pages included), and the program."""
+    """Sizes of the address space, its pages in memory (shared ones included), and the program."""
 
     size_bytes: int
     resident_bytes: int
     text_bytes: int
 
 
-def parse_statm(text: bytes, *, page_bytes: int = PAGE_BYTES) -> Statm:
-    """The sizes in a /proc/PID/statm; of many threads they may be off by some pages each."""
+def parse_statm(text: bytes) -> Statm:
+    """The sizes in a /proc/PID/statm; wrong by up to some pages for each thread."""
     words = b"".join(whole_lines(text)[:1]).split()
     try:
-        size, resident, _, program = (int(word) * page_bytes for word in words[:4])
+        size, resident, _, program = (int(word) * PAGE_BYTES for word in words[:4])
     except ValueError as error:
         raise NoData("statm: not four numbers") from error
     return Statm(size, resident, program)
 
 
 def sum_resident_bytes(root: str, pids: Iterable[int]) -> int | None:
-    """Resident memory of the processes, shared pages counted each time; None: all are gone."""
+    """Resident memory of the processes, shared pages counted each time; None if all are gone."""
     found = [known(f"{root}/proc/{pid}/statm", parse_statm) for pid in dict.fromkeys(pids)]
     sizes = [memory.resident_bytes for memory in found if memory is not None]
     return sum(sizes) if sizes else None
 
 
 def parse_proc_cgroup(text: bytes) -> dict[str, str]:
-    """The cgroup of a process by controller (``memory``), by name (``name=systemd``), or ``""``.
+    """The cgroup of a process by controller (``memory``) or name (``name=systemd``).
 
-    The last is that of cgroup v2 (``0::PATH``, Linux 4.5). Paths are as seen from the reader's
-    cgroup namespace: one outside of it begins with ``/..``.
+    The key of cgroup v2 is empty. A path outside the reader's namespace begins with ``/..``.
     """
     paths: dict[str, str] = {}
     for line in whole_lines(text):
@@ -421,21 +402,18 @@ def parse_proc_cgroup(text: bytes) -> dict[str, str]:
 
 
 def find_state(task: int | str) -> str | None:
-    """The one-letter state of a process, or of a thread by ``PID/task/TID``; None: it is gone.
-
-    This never blocks.
-    """
+    """The state letter of a process or thread (``PID/task/TID``), or None. Never blocks."""
     state = read_state(task)
     return None if state is None else state.letter
 
 
 _LOOK_S: Final = 0.0002
 _BLOCKED_LOOKS: Final = 5
-"""A read from a disk (a page of this program) is such a wait as well, and a short one."""
+"""A read from a disk (a page of this program) is such a wait too, but a short one."""
 
 
 def is_blocked(task: int | str) -> bool:
-    """Whether a task (``find_state``) waits in the kernel, where only a fatal signal is heard."""
+    """Whether a process or thread waits in the kernel, so that only a fatal signal ends it."""
     for _ in range(_BLOCKED_LOOKS):
         if find_state(task) != "D":
             return False
@@ -444,9 +422,89 @@ def is_blocked(task: int | str) -> bool:
 
 
 def is_executing(pid: int) -> bool:
-    """Whether the process is inside execve(2): it has a new address space, without a program yet.
+    """Whether a process is in execve(2): its new address space has no program yet. Never blocks.
 
-    This never blocks. One that hangs just before the new address space is its own is not seen.
+    A process that hangs just before it gets that address space is not recognised.
     """
     memory = known(f"/proc/{pid}/statm", parse_statm)
     return memory is not None and memory.size_bytes > 0 and memory.text_bytes == 0
+
+
+# -- cgroups ---------------------------------------------------------------------------------------
+
+NONE_BELOW: Final = b"nr_descendants 0\n"
+"""In cgroup.stat."""
+_MOST_CGROUPS: Final = 64
+"""Of one job: its own, and the children that it made."""
+
+
+def parse_cpu_stat(text: bytes) -> tuple[float | None, float | None]:
+    """CPU time of all processes that are or were in a cgroup, s, and its part in user mode."""
+    usage, user = find_count(text, b"usage_usec"), find_count(text, b"user_usec")
+    return usage and usage / _US_PER_S, user and user / _US_PER_S
+
+
+_MOVED: Final = re.compile(rb"(\d+:\d+) rbytes=(\d+) wbytes=(\d+) ")
+
+
+def parse_io_stat(text: bytes) -> dict[str, tuple[int, int]]:
+    """Bytes that a cgroup, ended processes included, read and wrote, by ``major:minor``.
+
+    Counted when the device gets the request; written-back pages are charged to the cgroup that made
+    them dirty (ext2, ext4, btrfs, f2fs, xfs). Each layer (a disk, the md array on it, the volume on
+    that) counts the same bytes, so only leaf disks may be summed. Network filesystems have no
+    device. Linux 5.10 does not end the line of a device without counters.
+    """
+    found = _MOVED.findall(text)
+    return {number.decode(): (int(read), int(written)) for number, read, written in found}
+
+
+def parse_memory_stat(text: bytes) -> tuple[int, int | None]:
+    """Bytes of reclaimable page cache of a cgroup and its children, and ``parse_refaults``.
+
+    inactive_file + active_file, because ``file`` and ``cache`` include tmpfs and shared memory. The
+    names of v1 that include children begin with ``total_``.
+    """
+    # v1 has the lines without children first: a text that is cut before the totals is no data.
+    prefix = b"total_" if find_count(text, b"hierarchical_memory_limit") is not None else b""
+    inactive, active = (
+        find_count(text, prefix + name) for name in (b"inactive_file", b"active_file")
+    )
+    if inactive is None or active is None:
+        raise NoData("memory.stat: no inactive_file and active_file")
+    try:
+        return inactive + active, parse_refaults(text, prefix)
+    except NoData:
+        return inactive + active, None
+
+
+def read_members(cgroup: str) -> list[int]:
+    """The processes of a cgroup and of its children; empty if it is gone.
+
+    In the kernel's order, which is that of forking: parents come first. One may be listed twice.
+    """
+    pids: list[int] = []
+    directories = [cgroup]
+    for _ in range(_MOST_CGROUPS):
+        if not directories:
+            break
+        directory = directories.pop(0)
+        try:
+            pids += parse_procs(read_file(f"{directory}/cgroup.procs"))
+            if NONE_BELOW in read_small(f"{directory}/cgroup.stat"):
+                continue
+            with os.scandir(directory) as entries:
+                directories += [entry.path for entry in entries if entry.is_dir()]
+        except (NoData, OSError):  # it is gone
+            continue
+    return pids
+
+
+def is_frozen(cgroup: str) -> bool:
+    """Whether all of it is frozen; False if it is gone, or before Linux 5.2."""
+    return known(f"{cgroup}/cgroup.events", lambda text: find_count(text, b"frozen")) == 1
+
+
+def parse_procs(text: bytes) -> list[int]:
+    """The pids in a cgroup.procs, without those of foreign pid namespaces (0)."""
+    return [int(word) for word in text.split() if word != b"0"]

@@ -1,11 +1,10 @@
-"""The process that reads the counters of jobs, disks and the machine, a sweep on request.
+"""The process that reads the counters of jobs, disks and the machine, one sweep a request.
 
-It is the daemon's user, and may read other users' ``/proc/PID/io``: the supervisor starts it. It
-ends with the daemon's line. A read that does not return ends it too (``job_io``); then the daemon
-has another one started.
+The supervisor starts it with the daemon's user and the right to read other users' ``/proc/PID/io``.
+It ends with the daemon's connection, and if a read does not return (``job_io``).
 
-A job that has not run since the last sweep costs one pread and a comparison: what moves bytes runs
-for it, for reads are counted when they are submitted, and writes when a page is made dirty.
+A job that has not run since the last sweep costs one pread and a comparison: reads are counted when
+they are submitted and writes when a page becomes dirty, so a job that moves bytes has run.
 """
 
 from __future__ import annotations
@@ -19,29 +18,26 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Container
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from iodaemon.errors import NoData
-from iodaemon.node.sampler.cgroup_files import (
-    parse_cpu_stat,
-    parse_io_stat,
-    parse_procs,
-    read_members,
-)
 from iodaemon.node.sampler.job_io import JobIo, Position, SilentError, Watch
 from iodaemon.node.sampler.node_counters import NodeCountersReader
 from iodaemon.node.sampler.open_files import MOST_JOBS, PERIOD, OpenFiles
 from iodaemon.node.sampler.proc_files import (
+    NONE_BELOW,
     KeptFile,
     Reader,
     is_executing,
     known,
+    parse_cpu_stat,
     parse_diskstats,
+    parse_io_stat,
     parse_pressure,
+    parse_procs,
     read_file,
-    read_record,
+    read_members,
     sum_resident_bytes,
 )
 from iodaemon.supervisor import syscalls
@@ -49,6 +45,7 @@ from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.identity import peer_of
 from iodaemon.supervisor.ledger import Use
 from iodaemon.supervisor.process_tree import children_of, tree_of
+from iodaemon.supervisor.reap import read_small
 
 _T = TypeVar("_T")
 
@@ -56,17 +53,15 @@ _BLOCK_BYTES: Final = 512
 """Of st_blocks, whatever the filesystem's own are (inode(7))."""
 _FIRST_READINGS: Final = 4
 _SELDOM: Final = 4
-"""Readings of a job, after the first ones, from one of its memory, stall times, bytes on devices,
-output and cgroups below its own to the next; sweeps, while it is at rest, from one of its bytes on
-devices to the next."""
+"""After a job's first readings, every so many include its memory, stall times, bytes on devices,
+output and child cgroups. While it is at rest, every so many sweeps include its bytes on devices."""
 _MOST_REPEATS: Final = 512
-"""Sweeps after which all of a job at rest is read again."""
+"""After so many sweeps a job at rest is read as a whole."""
 _RECORD_BYTES: Final = 64
 """Of cpu.stat: usage_usec and user_usec are its first lines."""
 _NO_GROUP: Final = 65534
 _WHOLE_BYTES: Final = 4000
 """A list of processes that is shorter is whole: one read gives a page, less a part of a line."""
-_NONE_BELOW: Final = b"nr_descendants 0\n"
 _JSON: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
@@ -74,12 +69,12 @@ class Settings(NamedTuple):
     """How the sampler is started.
 
     Attributes:
-        address: the daemon listens there: the name of an abstract socket, in hexadecimal.
-        parent: the process that started it, with which it ends as well.
+        address: of the daemon: the name of an abstract socket, in hexadecimal.
+        parent: the process that started it; the sampler ends with it.
         uid: the daemon's user, which the sampler becomes.
-        gid: likewise its group; None: nobody's.
-        jobs: the cgroup below which each job has its own; None: there is none.
-        outputs: directory of the jobs' own output files; None: none is looked at.
+        gid: the daemon's group; None for nobody's.
+        jobs: the parent of the jobs' cgroups, if there are any.
+        outputs: the directory of the jobs' own output files. None: they are not measured.
     """
 
     address: str
@@ -95,9 +90,9 @@ class Job:
     """One job's sources, and what is known of it.
 
     Attributes:
-        silent: a process of it that does not answer; None: all do.
+        silent: a process of it that does not answer, if any.
         members: its processes at the last reading, parents before children.
-        record: the beginning of its ``cpu.stat`` when it was read last; empty: it is to be read.
+        record: the beginning of ``cpu.stat`` at the last reading; empty if its I/O is unknown.
     """
 
     def __init__(
@@ -114,10 +109,11 @@ class Job:
         self.number, self.attempt, self.holder, self.silent = number, attempt, holder, silent
         self.record = b""
         self.members: list[int] = []
-        self._settings = settings
         self._root = settings.root.rstrip("/")
         has_own = holder is None and settings.jobs is not None
         self._cgroup = f"{settings.jobs}/{number}.{attempt}" if has_own else None
+        output = f"{settings.outputs}/{number}.{attempt}"
+        self._outputs = () if settings.outputs is None else (output, f"{output}.report")
         self._cpu = KeptFile(f"{self._cgroup}/cpu.stat")
         self._procs = KeptFile(f"{self._cgroup}/cgroup.procs")
         self._io = JobIo(settings.root, position)
@@ -131,24 +127,19 @@ class Job:
         self._on_disks: tuple[int | None, int | None] = (None, None)
 
     def look(self) -> bytes:
-        """The beginning of its ``cpu.stat``; empty: it has none, or is gone."""
+        """The beginning of its ``cpu.stat``; empty if there is none."""
         try:
             return self._cpu.read(_RECORD_BYTES) if self._cgroup is not None else b""
         except (NoData, OSError):
             return b""
 
     def row(self) -> list[Any]:
-        """Of ``jobs`` (the package's ``__init__``)."""
+        """Its row of ``jobs`` (see the package docstring)."""
         gauges = (*self._times, self._io_stall_s, *self._seldom, *self._on_disks)
         return [self.number, self.attempt, self.silent, self._moved, gauges]
 
     def read(self, sweep: int, record: bytes) -> None:
-        """Read its counters.
-
-        Args:
-            sweep: its number.
-            record: what ``look`` says.
-        """
+        """Read its counters, in the sweep of this number; ``record`` is what ``look`` said."""
         if self.silent is not None and not is_executing(self.silent):
             self.silent = None
         is_full = self._readings < _FIRST_READINGS or not (sweep + self.number) % _SELDOM
@@ -157,11 +148,13 @@ class Job:
         self._moved, self.record = moved, b"" if moved is None else record
         self._times = parse_cpu_stat(record)
         is_full = is_full or moved is None
-        if is_full or _disk_bytes(moved) != _disk_bytes(before):  # who waits for I/O asked for it
-            self._io_stall_s = self._stall_s("io")
+        # who waits for I/O asked for it
+        if is_full or moved is None or before is None or moved[:2] != before[:2]:
+            self._io_stall_s = self._of_cgroup("io.pressure", parse_pressure)
         if is_full:
             resident = sum_resident_bytes(self._root, self.members)
-            self._seldom = (resident, self._stall_s("memory"), self._measure_output())
+            memory_stall_s = self._of_cgroup("memory.pressure", parse_pressure)
+            self._seldom = (resident, memory_stall_s, self._measure_output())
             self.look_at_disks()
 
     def _count(self, *, is_full: bool) -> Use | None:
@@ -182,7 +175,8 @@ class Job:
             return [] if self.holder is None else tree_of(children_of(self.holder))
         try:
             if is_full:
-                self._has_below = _NONE_BELOW not in read_record(f"{self._cgroup}/cgroup.stat")
+                below = known(f"{self._cgroup}/cgroup.stat", bytes)
+                self._has_below = below is not None and NONE_BELOW not in below
             if self._has_below:
                 return read_members(self._cgroup)
             text = self._procs.read()
@@ -190,16 +184,10 @@ class Job:
         except NoData:
             return []
 
-    def _stall_s(self, resource: str) -> float | None:
-        return self._of_cgroup(f"{resource}.pressure", parse_pressure)
-
     def look_at_disks(self) -> bool:
-        """Read what it moved there: on what lies upon leaf disks it would count twice.
+        """Read its bytes on leaf disks (upper layers repeat them); returns whether they changed.
 
-        What it made dirty is written back without it, also while it stands still.
-
-        Returns:
-            Whether that has changed.
+        The kernel writes back what it made dirty, also while the job stands still.
         """
         if not self._has_io_stat:
             return False
@@ -212,21 +200,19 @@ class Job:
         return self._on_disks != before
 
     def _of_cgroup(
-        self, name: str, parse: Callable[[bytes], _T], read: Reader = read_record
+        self, name: str, parse: Callable[[bytes], _T], read: Reader = read_small
     ) -> _T | None:
         return None if self._cgroup is None else known(f"{self._cgroup}/{name}", parse, read)
 
     def _measure_output(self) -> int | None:
-        """Room that its own output and its report take of their filesystem, holes not counted.
+        """Disk space of its own output and its report, without holes.
 
-        The files are their user's, who may make them large without writing to them.
+        The job's user owns the files, and can make them large without writing to them.
         """
         taken = []
-        if self._settings.outputs is not None:
-            own = f"{self._settings.outputs}/{self.number}.{self.attempt}"
-            for path in (own, f"{own}.report"):
-                with contextlib.suppress(OSError):
-                    taken.append(os.lstat(path).st_blocks * _BLOCK_BYTES)
+        for path in self._outputs:
+            with contextlib.suppress(OSError):
+                taken.append(os.lstat(path).st_blocks * _BLOCK_BYTES)
         return sum(taken) if taken else None
 
     def close(self) -> None:
@@ -235,37 +221,22 @@ class Job:
         self._procs.close()
 
 
-def _disk_bytes(use: Use | None) -> tuple[int, int] | None:
-    return None if use is None else (use.read_bytes, use.written_bytes)
-
-
 class Sampler:
-    """Follows jobs, and answers sweeps.
-
-    Args:
-        settings: as it was started.
-        opened: the daemon's first line.
-        position: where the sweep is.
-    """
+    """Answers requests; ``opened`` is the daemon's first line."""
 
     def __init__(self, settings: Settings, opened: dict[str, Any], position: Position) -> None:
-        root = Path(settings.root)
+        self._settings = settings
         self._devices: dict[str, str] = opened["devices"]
-        self._make_job = partial(
-            Job,
-            settings=settings,
-            position=position,
-            disks=frozenset(self._devices.values()),
-        )
+        self._disks = frozenset(self._devices.values())
         self._position = position
         self._jobs: dict[int, Job] = {}
         self._sweeps = 0
-        self._diskstats = root / "proc/diskstats"
+        root = Path(settings.root)
+        self._diskstats = f"{root}/proc/diskstats"
         self._node = NodeCountersReader(root, opened["cpus"], settings.jobs)
         self._files = OpenFiles(root, position)
 
     def sweep(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to one request."""
         if "jobs" in request:
             self._follow(request["jobs"])
         wanted, position = frozenset(request.get("read", ())), self._position
@@ -294,21 +265,25 @@ class Sampler:
         return {"jobs": rows, "disks": disks or {}, "node": self._node.read(), "files": files}
 
     def _follow(self, wanted: list[list[Any]]) -> None:
-        """Read these jobs from now on, and no others."""
         before, self._jobs = self._jobs, {}
         for number, attempt, holder, silent in wanted:
             job = before.pop(number, None)
             if job is not None and (job.attempt, job.holder) != (attempt, holder):
                 job.close()
                 job = None
-            self._jobs[number] = job or self._make_job(number, attempt, holder, silent)
+            self._jobs[number] = job or Job(
+                *(number, attempt, holder, silent),
+                settings=self._settings,
+                position=self._position,
+                disks=self._disks,
+            )
             self._position.is_careful |= silent is not None
         for job in before.values():
             job.close()
 
 
 def serve(line: socket.socket, settings: Settings) -> None:
-    """Answer until the line ends."""
+    """Answer until the connection ends."""
     telling = threading.Lock()
 
     def tell(job: int, pid: int) -> None:
@@ -334,7 +309,7 @@ def _encode(answer: dict[str, Any]) -> bytes:
 
 
 def main() -> None:
-    """The argument is ``Settings``."""
+    """Run the sampler; the argument is ``Settings`` as JSON."""
     settings = Settings(**json.loads(sys.argv[1]))
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     syscalls.name_process("iod-sampler")

@@ -11,21 +11,19 @@ import pytest
 from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import NoData
 from iodaemon.node.devices import disk_counters
-from iodaemon.node.sampler.cgroup_files import (
-    MemoryStat,
-    parse_cpu_stat,
-    parse_io_stat,
-    parse_memory_stat,
-)
 from iodaemon.node.sampler.proc_files import (
+    PAGE_BYTES,
     KeptFile,
     Meminfo,
     Statm,
     find_mount,
     find_state,
+    parse_cpu_stat,
     parse_diskstats,
     parse_idle,
+    parse_io_stat,
     parse_meminfo,
+    parse_memory_stat,
     parse_mountinfo,
     parse_pressure,
     parse_proc_cgroup,
@@ -140,12 +138,67 @@ def test_the_file_of_this_machine_parses_again_and_again_or_has_no_data(name):
 # -- one by one ------------------------------------------------------------------------------------
 
 
-def disk_of(name, disk):
-    return disk_counters(parse_diskstats(fixture(name))[disk])
+@pytest.mark.parametrize(
+    ("parse", "text", "expected"),
+    [
+        (parse_pressure, fixture("pressure-6.18.44"), 2.013255),
+        (parse_pressure, fixture("pressure-5.10-cpu"), 29.304411),  # without a line of full
+        (parse_cpu_stat, fixture("cpu_stat-6.18.44"), (72.749449, 47.614033)),
+        (parse_cpu_stat, fixture("cpu_stat-5.10"), (0.007215, 0.0031)),  # with the controller's
+        (parse_refaults, fixture("vmstat-6.18.44"), 6383892),
+        (parse_refaults, fixture("vmstat-4.19"), 730),  # in one line
+        (parse_refaults, b"workingset_refault_anon 5\nworkingset_refault_file 7\n", 12),
+        (
+            lambda text: parse_memory_stat(text)[0],  # without shared memory
+            fixture("memory_stat-6.1-v2"),
+            94371840 + 10436608,
+        ),
+        (
+            parse_io_stat,  # Linux 5.10 does not end the line of a device of which it says nothing
+            b"7:7 7:6 8:0 rbytes=4096 wbytes=512 rios=1 wios=1 dbytes=0 dios=0\n",
+            {"8:0": (4096, 512)},
+        ),
+        (
+            parse_io_stat,
+            b"8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6 cost.usage=7 use_delay=0\n",
+            {"8:0": (1, 2)},
+        ),
+        (
+            parse_statm,
+            fixture("statm-6.18.44"),
+            Statm(
+                size_bytes=765 * PAGE_BYTES,
+                resident_bytes=429 * PAGE_BYTES,
+                text_bytes=5 * PAGE_BYTES,
+            ),
+        ),
+    ],
+)
+def test_a_known_text_has_known_counters_in_base_units(parse, text, expected):
+    assert expected == parse(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "disk", "last"),
+    [
+        ("diskstats-4.19", "nvme0n1", (2048, 0, 16777216, 310, 0, 0)),  # no flushes before 5.5
+        ("diskstats-4.4", "sda", (0, 0, 0, 0, 0, 0)),  # no discards before 4.18
+    ],
+)
+def test_what_an_older_kernel_does_not_count_is_0(name, disk, last):
+    assert last == parse_diskstats(fixture(name))[disk][-6:]
+
+
+def test_devices_have_the_kernels_names_and_a_line_that_is_cut_short_none():
+    text = fixture("diskstats-6.1")
+
+    assert ["loop0", "sda", "sda1", "cciss/c0d0"] == list(parse_diskstats(text))
+    assert ["loop0", "sda", "sda1"] == list(parse_diskstats(text[: text.rindex(b" 0 0\n")]))
+    assert ["sda"] == list(parse_diskstats(text, frozenset({"sda", "sdz"})))
 
 
 def test_a_diskstats_line_of_17_fields_fills_all_counters():
-    counters = disk_of("diskstats-6.18.44", "vda")
+    counters = disk_counters(parse_diskstats(fixture("diskstats-6.18.44"))["vda"])
 
     expected = DeviceCounters(
         reads=43602,
@@ -169,54 +222,11 @@ def test_a_diskstats_line_of_17_fields_fills_all_counters():
     assert expected == counters
 
 
-def test_a_kernel_before_5_5_has_discards_and_no_flushes():
-    counters = disk_of("diskstats-4.19", "nvme0n1")
-
-    assert (
-        counters.discards,
-        counters.discards_merged,
-        counters.discarded_sectors,
-        counters.discard_ms,
-        counters.flushes,
-        counters.flush_ms,
-    ) == (2048, 0, 16777216, 310, 0, 0)
-
-
-def test_a_kernel_before_4_18_has_neither_discards_nor_flushes():
-    counters = disk_of("diskstats-4.4", "sda")
-
-    assert (
-        counters.busy_ms,
-        counters.queue_ms,
-        counters.discards,
-        counters.flushes,
-    ) == (122512, 463616, 0, 0)
-
-
 def test_fields_of_a_later_kernel_are_ignored():
     text = fixture("diskstats-6.18.44")
     later = text.replace(b"\n", b" 77 88\n")
 
     assert parse_diskstats(text) == parse_diskstats(later)
-
-
-def test_device_names_are_those_of_the_kernel():
-    names = list(parse_diskstats(fixture("diskstats-6.1")))
-
-    assert names == ["loop0", "sda", "sda1", "cciss/c0d0"]
-
-
-def test_only_the_wanted_devices_are_parsed():
-    counters = parse_diskstats(fixture("diskstats-6.1"), frozenset({"sda", "sdz"}))
-
-    assert list(counters) == ["sda"]
-
-
-def test_a_last_line_that_is_cut_short_is_left_out():
-    text = fixture("diskstats-6.1")
-    cut = text[: text.rindex(b" 0 0\n")]
-
-    assert list(parse_diskstats(cut)) == ["loop0", "sda", "sda1"]
 
 
 def test_a_kept_descriptor_sees_later_values(tmp_path):
@@ -254,6 +264,9 @@ def test_a_file_longer_than_one_read_is_read_to_its_end(tmp_path):
     write(tmp_path, "file", "line\n" * 5000)
 
     assert 25_000 == len(read_file(tmp_path / "file"))
+    assert 25_000 == len(read_file(tmp_path / "file", 25_000))
+    with pytest.raises(NoData, match="longer than 24999 bytes"):
+        read_file(tmp_path / "file", 24_999)
 
 
 def test_proc_io_has_the_seven_counters():
@@ -268,19 +281,6 @@ def test_proc_io_has_the_seven_counters():
     assert expected == parse_io(fixture("proc_io-6.18.44"))
 
 
-def test_proc_io_of_a_kernel_that_counts_no_bytes_is_no_data():
-    with pytest.raises(ValueError, match="seven lines"):
-        parse_io(b"rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\n")
-
-
-def test_pressure_totals_are_seconds():
-    assert 2.013255 == parse_pressure(fixture("pressure-6.18.44"))
-
-
-def test_pressure_without_a_full_line_is_known_as_well():
-    assert 29.304411 == parse_pressure(fixture("pressure-5.10-cpu"))
-
-
 def test_meminfo_is_in_bytes():
     expected = Meminfo(
         total_bytes=24682416 * 1024,
@@ -289,39 +289,25 @@ def test_meminfo_is_in_bytes():
         available_bytes=24369828 * 1024,
     )
 
-    assert expected == parse_meminfo(fixture("meminfo-6.18.44"))
-
-
-def test_meminfo_of_an_old_kernel_has_unknown_available_memory():
-    text = fixture("meminfo-6.18.44").replace(b"MemAvailable:", b"SomethingElse:")
-
-    assert parse_meminfo(text).available_bytes is None
-
-
-def test_cpu_stat_is_in_seconds():
-    assert (72.749449, 47.614033) == parse_cpu_stat(fixture("cpu_stat-6.18.44"))
-
-
-def test_cpu_stat_ignores_what_the_controller_adds():
-    assert (0.007215, 0.0031) == parse_cpu_stat(fixture("cpu_stat-5.10"))
-
-
-def test_statm_counts_pages():
-    expected = Statm(size_bytes=765 * 4096, resident_bytes=429 * 4096, text_bytes=5 * 4096)
-
-    assert expected == parse_statm(fixture("statm-6.18.44"), page_bytes=4096)
+    text = fixture("meminfo-6.18.44")
+    assert expected == parse_meminfo(text)
+    old = text.replace(b"MemAvailable:", b"SomethingElse:")
+    assert parse_meminfo(old).available_bytes is None
 
 
 def test_mountinfo_names_source_and_options():
     mount = find_mount(parse_mountinfo(fixture("mountinfo-6.18.44")), "/var/lib")
 
     assert mount is not None
-    assert (
-        mount.device_number,
-        mount.filesystem,
-        mount.source,
-        mount.options[1],
-    ) == ("254:0", "ext4", "/dev/vda", "discard")
+    found = (mount.device_number, mount.filesystem, mount.source, mount.options[1])
+    assert ("254:0", "ext4", "/dev/vda", "discard") == found
+
+
+def test_of_two_mounts_on_one_directory_the_upper_one_holds():
+    mount = find_mount(parse_mountinfo(fixture("mountinfo-6.18.44")), "/dev/shm/x")
+
+    assert mount is not None
+    assert mount.mount_id == 30
 
 
 @pytest.mark.parametrize(
@@ -341,15 +327,6 @@ def test_a_path_is_on_the_mount_that_the_kernel_walks_to(path, filesystem, mount
 
     assert mount is not None
     assert (filesystem, mount_point) == (mount.filesystem, mount.mount_point)
-
-
-def test_of_two_mounts_on_one_directory_the_upper_one_holds():
-    text = fixture("mountinfo-6.18.44")
-
-    mount = find_mount(parse_mountinfo(text), "/dev/shm/x")
-
-    assert mount is not None
-    assert mount.mount_id == 30
 
 
 def test_an_escaped_comma_does_not_split_a_mount_option():
@@ -387,29 +364,6 @@ def test_io_stat_has_each_layer_for_itself():
     assert (mirror, 64 << 20) == (found["9:9"], found["253:0"][1])
 
 
-def test_devices_that_io_stat_names_without_ending_their_line_are_passed_over():
-    found = parse_io_stat(b"7:7 7:6 8:0 rbytes=4096 wbytes=512 rios=1 wios=1 dbytes=0 dios=0\n")
-
-    assert {"8:0": (4096, 512)} == found
-
-
-def test_what_cost_models_add_to_io_stat_is_passed_over():
-    text = b"8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6 cost.usage=7 use_delay=0\n"
-
-    assert {"8:0": (1, 2)} == parse_io_stat(text)
-
-
-def test_refaults_of_page_cache_and_swap_are_added():
-    assert parse_refaults(fixture("vmstat-6.18.44")) == 6383892
-
-    text = b"workingset_refault_anon 5\nworkingset_refault_file 7\n"
-    assert parse_refaults(text) == 12
-
-
-def test_a_kernel_before_5_9_counts_refaults_in_one_line():
-    assert parse_refaults(fixture("vmstat-4.19")) == 730
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -426,7 +380,7 @@ def test_refaults_in_a_text_that_is_cut_short_are_no_data(text):
 
 
 def test_a_cpu_is_idle_also_while_something_waits_for_io():
-    idle_s = parse_idle(fixture("cpu_time-6.18.44"), ticks_per_s=100)
+    idle_s = parse_idle(fixture("cpu_time-6.18.44"))
 
     assert idle_s == {0: 1167.75, 1: 1027.64}
 
@@ -434,7 +388,7 @@ def test_a_cpu_is_idle_also_while_something_waits_for_io():
 def test_a_cpu_whose_line_is_cut_short_is_not_told():
     text = b"cpu  1 2 3 4 5\ncpu0 1 0 0 700 50 0\ncpu7 1 0 0 700\ncpu8 1 0 0 7"
 
-    assert parse_idle(text, ticks_per_s=100) == {0: 7.5}
+    assert parse_idle(text) == {0: 7.5}
 
 
 def test_the_cgroups_of_a_process_are_told_by_controller():
@@ -449,20 +403,13 @@ def test_the_cgroups_of_a_process_are_told_by_controller():
     }
 
 
-def test_page_cache_of_a_cgroup_is_what_can_be_given_up_without_shared_memory():
-    stat = parse_memory_stat(fixture("memory_stat-6.1-v2"))
-
-    assert stat.cache_bytes == 94371840 + 10436608
-
-
 def test_version_1_tells_page_cache_with_all_that_is_below():
     text = b"inactive_file 1\nactive_file 2\nhierarchical_memory_limit 9\n"
 
     with pytest.raises(NoData):
         parse_memory_stat(text)
-    assert parse_memory_stat(text + b"total_inactive_file 10\ntotal_active_file 20\n") == (
-        MemoryStat(cache_bytes=30)
-    )
+    text += b"total_inactive_file 10\ntotal_active_file 20\n"
+    assert parse_memory_stat(text) == (30, None)
 
 
 # -- a process -------------------------------------------------------------------------------------

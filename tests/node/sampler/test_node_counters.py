@@ -4,15 +4,12 @@ import msgspec
 import pytest
 
 from iodaemon.core.sample import NodeCounters
-from iodaemon.node.sampler.node_counters import (
-    Available,
-    NodeCountersReader,
-    SharedMemory,
-)
+from iodaemon.node.sampler.node_counters import NodeCountersReader
 from iodaemon.node.sampler.proc_files import PAGE_BYTES
 
 MIB = 1 << 20
-MACHINE = Available(1000 * MIB, 800 * MIB)
+MACHINE = 1000 * MIB, 800 * MIB
+MEMINFO = f"MemTotal: {1000 << 10} kB\nMemAvailable: {800 << 10} kB\nDirty: 0 kB\nWriteback: 0 kB\n"
 MOUNTS = {
     "v1": "35 31 0:32 / /cg rw,relatime - cgroup cgroup rw,memory\n",
     "v2": "41 31 0:38 / /cg rw,relatime - cgroup2 cgroup2 rw\n",
@@ -36,7 +33,8 @@ class Host:
         (root / "proc/self/cgroup").write_text(f"4:{controller}:{at}\n1:name=systemd:/\n")
         self.group("/")
         self.group(at)
-        self.memory = SharedMemory(root)
+        (root / "proc/meminfo").write_text(MEMINFO)
+        self.reader = NodeCountersReader(root, {})
 
     def group(self, path, limit=None, used=0, cached=0):
         directory = self.root / f"cg/{path.strip('/')}"
@@ -52,7 +50,9 @@ class Host:
         )
 
     def read(self):
-        return self.memory.read(MACHINE)
+        """Memory that jobs share, and what of it can be had."""
+        found = self.reader.read()
+        return found["memory_bytes"], found["available_bytes"]
 
 
 @pytest.fixture(params=["v1", "v2"])
@@ -67,20 +67,20 @@ def test_without_limits_the_memory_is_the_machines(host):
 def test_a_limit_above_all_jobs_is_what_they_share(host):
     host.group("/batch", limit=400 * MIB, used=390 * MIB, cached=300 * MIB)
 
-    assert host.read() == Available(400 * MIB, 310 * MIB)
+    assert host.read() == (400 * MIB, 310 * MIB)
 
 
 def test_of_nested_limits_the_tightest_counts(host):
     host.group("/", limit=500 * MIB, used=450 * MIB)
     host.group("/batch", limit=400 * MIB, used=100 * MIB)
 
-    assert host.read() == Available(400 * MIB, 50 * MIB)
+    assert host.read() == (400 * MIB, 50 * MIB)
 
 
 def test_a_limit_never_makes_more_available_than_the_machine_has(host):
     host.group("/batch", limit=900 * MIB)
 
-    assert host.read() == Available(900 * MIB, 800 * MIB)
+    assert host.read() == (900 * MIB, 800 * MIB)
 
 
 def test_a_limit_above_the_machines_memory_is_none(host):
@@ -101,9 +101,9 @@ def test_where_jobs_have_cgroups_of_version_2_those_count(tmp_path, jobs):
     host = Host(tmp_path, "v2", at="/supervisor")
     host.group("/batch", limit=400 * MIB)
     host.group("/supervisor", limit=300 * MIB)
-    host.memory = SharedMemory(tmp_path, f"{tmp_path}{jobs}")
+    host.reader = NodeCountersReader(tmp_path, {}, f"{tmp_path}{jobs}")
 
-    assert host.read().memory_bytes == (400 if "batch" in jobs else 300) * MIB
+    assert host.read()[0] == (400 if "batch" in jobs else 300) * MIB
 
 
 def test_a_limit_that_is_changed_is_seen(host):
@@ -111,7 +111,7 @@ def test_a_limit_that_is_changed_is_seen(host):
     host.read()
     host.group("/batch", limit=300 * MIB)
 
-    assert host.read().memory_bytes == 300 * MIB
+    assert host.read()[0] == 300 * MIB
 
 
 @pytest.mark.parametrize("text", ["", "workingset_refault_file 3\n", "inactive_file 1"])
@@ -119,7 +119,7 @@ def test_without_a_whole_memory_stat_what_is_left_is_unknown(host, text):
     host.group("/batch", limit=400 * MIB)
     (host.root / "cg/batch/memory.stat").write_text(text)
 
-    assert host.read() == Available(400 * MIB, None)
+    assert host.read() == (400 * MIB, None)
 
 
 def test_a_process_outside_of_what_is_mounted_has_no_limit_to_be_seen(tmp_path):
@@ -129,7 +129,11 @@ def test_a_process_outside_of_what_is_mounted_has_no_limit_to_be_seen(tmp_path):
 
 
 def test_without_a_hierarchy_the_memory_is_the_machines(tmp_path):
-    assert SharedMemory(tmp_path).read(MACHINE) == MACHINE
+    host = Host(tmp_path)
+    (tmp_path / "proc/self/mountinfo").unlink()
+    host.reader = NodeCountersReader(tmp_path, {})
+
+    assert host.read() == MACHINE
 
 
 def test_memory_high_of_version_2_is_a_limit(tmp_path):
@@ -137,7 +141,7 @@ def test_memory_high_of_version_2_is_a_limit(tmp_path):
     host.group("/batch", limit=400 * MIB)
     (tmp_path / "cg/batch/memory.high").write_text(f"{300 * MIB}\n")
 
-    assert host.read().memory_bytes == 300 * MIB
+    assert host.read()[0] == 300 * MIB
 
 
 # -- the rest -------------------------------------------------------------------------------------

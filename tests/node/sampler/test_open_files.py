@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from iodaemon.node import devices
 from iodaemon.node.devices import find_device, find_mount_devices
 from iodaemon.node.sampler.client import Track
 from iodaemon.node.sampler.job_io import Position
-from iodaemon.node.sampler.open_files import MOST_DESCRIPTORS, MOST_JOBS, PERIOD, OpenFiles
-from iodaemon.node.sampler.proc_files import parse_mount
+from iodaemon.node.sampler.open_files import (
+    MOST_DESCRIPTORS,
+    MOST_JOBS,
+    MOST_TABLE_BYTES,
+    PERIOD,
+    OpenFiles,
+)
+from iodaemon.node.sampler.proc_files import parse_mount, parse_mountinfo
 from iodaemon.node.sampler.sweep import Sampler, Settings
 from iodaemon.supervisor.ledger import Key
 
@@ -178,6 +185,42 @@ def test_a_mount_number_that_is_used_again_is_the_new_mount(tree):
         last = files.read()
 
     assert (first, last) == (("sdb",), ("sda",))
+
+
+OVERLAY = (
+    b"30 1 0:50 / / rw - overlay overlay rw,lowerdir=/dead/lower:/dead/lower2,upperdir=/dead/up\n"
+)
+FUSE = b"31 30 0:51 / /f rw - fuse.x /dev/shm/dead rw\n"
+
+
+@pytest.mark.parametrize("line", [OVERLAY, FUSE], ids=["overlay", "fuse"])
+def test_no_path_that_a_jobs_mount_names_is_looked_at(tree, monkeypatch, line):
+    def refuse(path, *args, **options):
+        assert isinstance(path, int) or "dead" not in os.fspath(path), path
+        return real(path, *args, **options)
+
+    (tree.root / "proc/self").mkdir(parents=True)
+    (tree.root / "proc/self/mountinfo").write_text(MOUNTS)
+    (tree.root / "dead").mkdir()
+    real = os.stat
+    monkeypatch.setattr(devices.os, "stat", refuse)
+    monkeypatch.setattr(devices.os, "lstat", refuse)
+    [mount] = parse_mountinfo(line)
+
+    found = find_mount_devices(mount, parse_mountinfo(OVERLAY + FUSE), tree.root)
+
+    assert () == found.devices  # no disk is below
+
+
+def test_a_job_with_too_many_mounts_is_unknown_and_the_next_one_is_not(tree):
+    for pid in (5, 6):
+        tree.process(pid, {3: DATA_MOUNT})
+        (tree.root / f"proc/{pid}/ns/mnt").unlink()
+        (tree.root / f"proc/{pid}/ns/mnt").symlink_to(f"mnt:[{pid}]")
+    (tree.root / "proc/5/mountinfo").write_text(MOUNTS * (MOST_TABLE_BYTES // len(MOUNTS) + 1))
+
+    assert look(tree, 5) is None
+    assert look(tree, 6) == ("sdb",)
 
 
 # -- real processes --------------------------------------------------------------------------------

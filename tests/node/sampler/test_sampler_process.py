@@ -212,11 +212,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("said", BAD.values(), ids=BAD.keys())
-def test_one_that_says_what_is_no_row_is_not_believed(said, monkeypatch):
-    """And nobody waits for it."""
+def sample_of(said):
+    """A sample of a client whose sampler says this, and no more."""
     peers = []
-    monkeypatch.setattr(module, "_LARGEST", 1000)
 
     def start(address):
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -226,30 +224,6 @@ def test_one_that_says_what_is_no_row_is_not_believed(said, monkeypatch):
         peers.append(peer)
         return True
 
-    client = SamplerClient(start, ())
-
-    async def read():
-        sample = await client.read(0.0)
-        client.close()
-        return sample
-
-    assert asyncio.run(read()).node.available_bytes is None
-    for peer in peers:
-        peer.close()
-
-
-def test_rows_of_jobs_that_nobody_asked_for_are_not_taken():
-    row = [9, 1, None, [0] * 6, [0] * 8]
-    said = {"jobs": [row], "disks": {"sdz": [0] * 17}, "node": {"available_bytes": 7}}
-    answer = json.dumps(said).encode() + b"\n"
-    peers = []
-
-    def start(address):
-        peers.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        peers[0].connect(bytes.fromhex(address))
-        peers[0].sendall(answer)
-        return True
-
     async def read():
         client = SamplerClient(start, ())
         sample = await client.read(0.0)
@@ -257,7 +231,23 @@ def test_rows_of_jobs_that_nobody_asked_for_are_not_taken():
         return sample
 
     sample = asyncio.run(read())
+    for peer in peers:
+        peer.close()
+    return sample
+
+
+@pytest.mark.parametrize("said", BAD.values(), ids=BAD.keys())
+def test_one_that_says_what_is_no_row_is_not_believed(said, monkeypatch):
+    """And nobody waits for it."""
+    monkeypatch.setattr(module, "_LARGEST", 1000)
+
+    assert sample_of(said).node.available_bytes is None
+
+
+def test_rows_of_jobs_that_nobody_asked_for_are_not_taken():
+    row = [9, 1, None, [0] * 6, [0] * 8]
+    said = {"jobs": [row], "disks": {"sdz": [0] * 17}, "node": {"available_bytes": 7}}
+    sample = sample_of(json.dumps(said).encode() + b"\n")
 
     assert ({}, {}) == (sample.jobs, sample.devices)
     assert 7 == sample.node.available_bytes
-    peers[0].close()
