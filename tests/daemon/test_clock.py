@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from iodaemon.core.decision import Lesson
 from iodaemon.core.job import DiskId, JobKind, JobState, Share, TierName
 from iodaemon.core.lifecycle import shifted
-from iodaemon.daemon.clock import SPAN_S, count_on, expired_before_s, keep_time, not_after
 from iodaemon.daemon.journal.record import Batch, Passed, Reading, Span
 from iodaemon.daemon.journal.writer import Journal
+from iodaemon.daemon.timeline import SPAN_S, count_on, expired_before_s, keep_time, not_after
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -411,7 +411,7 @@ def test_what_has_passed_is_known_after_a_restart(tmp_path):
     journal = Journal.open(tmp_path / "journal.db", seed=1)
     with contextlib.closing(journal):
         first = journal.restore().passed
-        journal.write(Batch(passed=passed), lambda _: None)
+        journal.write(Batch(meta={"passed": passed}), lambda _: None)
         journal.flush()
 
         assert (None, passed) == (first, journal.restore().passed)
@@ -426,7 +426,7 @@ def test_in_another_boot_a_result_that_is_kept_is_as_old_as_when_last_looked_at(
     passed = count_on(None, last, RETAIN_S)
     journal = Journal.open(tmp_path / "journal.db", seed=1)
     with contextlib.closing(journal):
-        journal.write(Batch(jobs=(kept,), anchor_s=0.0, passed=passed), lambda _: None)
+        journal.write(Batch(jobs=(kept,), meta={"anchor_s": 0.0, "passed": passed}), lambda _: None)
         journal.flush()
         for _ in range(2):  # also where the daemon fails before it notes the boot
             found = keep_time(journal, journal.restore(), 9.0, now, same_boot=False)
