@@ -27,7 +27,6 @@ from iodaemon.core.storage import DiskFacts
 from iodaemon.daemon.backends import Door, LinuxDoor, SimulatedDoor, raise_open_files
 from iodaemon.daemon.calibrating import Measured, find_identities
 from iodaemon.daemon.driver import Driver
-from iodaemon.daemon.host import startup_warnings
 from iodaemon.daemon.http.context import Context
 from iodaemon.daemon.http.server import Server
 from iodaemon.daemon.journal.record import Batch, Passed, Restored
@@ -45,7 +44,7 @@ from iodaemon.daemon.place import (
     prepare_places,
     spoken_of,
 )
-from iodaemon.daemon.preflight import Preflight
+from iodaemon.daemon.preflight import Preflight, startup_warnings
 from iodaemon.daemon.reload import InForce, Read, Reloading, fallback_of
 from iodaemon.daemon.rule_watch import RuleWatch, watch_path
 from iodaemon.daemon.telltale import LogWriter, begin_log

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from iodaemon.config import Config
-from iodaemon.daemon.host import describe_process
+from iodaemon.daemon.account import user_name
 from iodaemon.errors import ConfigError, HopelessError
 from iodaemon.node.condition import STATE_FILES, find_wrong_owner, of_error
 from iodaemon.socket_path import STATE_LOCK, find_running
 from iodaemon.supervisor.ledger import read_boot_id
+from iodaemon.supervisor.reap import read_state
 
 _LOCKS: Final = {"state_dir": STATE_LOCK, "runtime_dir": "socket.lock"}
 """Two names, because both directories may be one."""
@@ -87,6 +88,12 @@ def describe_holder(lock: int) -> str:
     """The process that holds this open lock file, by what it wrote there, for a message."""
     pid = os.pread(lock, 20, 0).decode(errors="replace").partition("\n")[0]
     return describe_process(int(pid)) if pid.isdigit() else "unknown"
+
+
+def describe_process(pid: int) -> str:
+    """Who a process is, for a message: number, command and user; the number alone when gone."""
+    state = read_state(pid)
+    return f"pid {pid}" if state is None else f"pid {pid}, {state.name} of {user_name(state.uid)}"
 
 
 @contextmanager

@@ -8,7 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
+from pathlib import Path
 from types import MappingProxyType
+
+import psutil
 
 from iodaemon.config import Config, PolicyFile, check_offers, load_policy, policy_search
 from iodaemon.config.tier import find_obstacles, find_problems, find_tier_rule
@@ -18,6 +21,7 @@ from iodaemon.daemon.backends import linux_platform
 from iodaemon.daemon.tiering import look_at_disks
 from iodaemon.errors import ConfigError
 from iodaemon.model.node import SimulatedNode, default_platform
+from iodaemon.node.condition import NO_PROCESS_IO, judge_free
 
 
 def policy_of(config: Config) -> PolicyFile:
@@ -89,6 +93,17 @@ class Preflight:
         if self.disks is not None:
             found = find_obstacles(self._config.tier, self.disks, promised)
             yield from (line for _, line in found)
+
+
+def startup_warnings(state: Path) -> Iterator[str]:
+    """What will go wrong sooner or later, one line each, with what to do."""
+    if (short := judge_free(state, psutil.disk_usage(str(state)).free)) is not None:
+        yield str(short)
+    if psutil.swap_memory().total and psutil.virtual_memory().percent > 90:
+        yield "memory is over 90 % used; jobs will swap, which is I/O that no job is charged for"
+    if not Path("/proc/self/io").exists():
+        fact, cure = NO_PROCESS_IO
+        yield f"{fact}, so every job's I/O is unknown, and none is regulated; {cure}"
 
 
 def _refusal(look: Callable[[], object]) -> Iterator[str]:

@@ -1,8 +1,7 @@
 """The daemon's log: lines on standard error, and nowhere else.
 
-A thread writes them. Whatever standard error is (a pipe that nobody reads, a file on a disk that
-hangs), it holds up this thread and nothing else: lines wait for it up to a bound, and beyond that
-they are lost, counted, and reported where they would have been.
+A thread writes them: what holds up standard error (a pipe that nobody reads, a disk that hangs)
+holds up nothing else. Lines without room are lost, counted, and reported in their place.
 
 Under systemd standard error is the journal's, which has the time of every line already; a line
 there begins with ``<N>``, its priority as in syslog(3) (sd-daemon(3)). Anywhere else a line begins

@@ -1,15 +1,11 @@
 """Wall time. The wall clock may be wrong or set: no job lasts longer for that, nothing goes sooner.
 
-A daemon counts on from the wall clock's reading at its start, by the monotonic clock; the journal
-has its jobs' times and that reading less the monotonic clock's (the anchor). Where the next daemon
-of the same boot reads another difference, the clock was set meanwhile, and the jobs' times are set
-likewise.
+The journal has its jobs' times and the anchor that they are counted from. Where the next daemon of
+the same boot reads another one, the clock was set meanwhile, and the jobs' times are set likewise.
 
-What is kept for a time is kept while that time provably passes, whatever the wall clock says: by
-CLOCK_BOOTTIME from one look of a daemon to the next within one boot, which counts while the machine
-is suspended and while no daemon runs, but not while the machine is off. Records have times of the
-daemon's clock. So beside the time that has passed it is written down what this clock showed
-meanwhile: a record may go once its time is before all that was shown in the last ``retain``.
+What is kept for a time is kept while that time provably passes, by CLOCK_BOOTTIME from one look of
+a daemon to the next within one boot. A record may go once its time is before all that the daemon's
+clock showed in the last ``retain`` (docs/design.md, State and journal).
 """
 
 from __future__ import annotations
