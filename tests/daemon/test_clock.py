@@ -17,12 +17,12 @@ from exploring import tries
 from harness import Server, until
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from journals import store
 
 from iodaemon.core.decision import Lesson
 from iodaemon.core.job import DiskId, JobKind, JobState, Share, TierName
 from iodaemon.core.lifecycle import shifted
-from iodaemon.daemon.journal.record import Batch, Passed, Reading, Span
-from iodaemon.daemon.journal.writer import Journal
+from iodaemon.daemon.journal.record import Passed, Reading, Span
 from iodaemon.daemon.timeline import SPAN_S, count_on, expired_before_s, keep_time, not_after
 
 HOUR_S = 3600.0
@@ -161,28 +161,15 @@ def test_moments_move_and_durations_do_not():
     assert after.run_s_at(155.0) == before.run_s_at(55.0)
 
 
-@pytest.fixture
-def journal(tmp_path):
-    with contextlib.closing(Journal.open(tmp_path / "journal.db", seed=1)) as journal:
-        yield journal
-
-
 def kept(journal, anchor_s, *, same_boot=True):
     """What a daemon with this clock goes on from."""
     return keep_time(journal, journal.restore(), anchor_s, NOW, same_boot=same_boot)
 
 
-def write(journal, **fields):
-    answers = []
-    journal.write(Batch(**fields), answers.append)
-    journal.flush()
-    assert [None] == answers
-
-
 @pytest.mark.parametrize("same_boot", [True, False])
 def test_what_was_set_is_set_once_and_only_within_a_boot(journal, same_boot):
     first = kept(journal, 1000.0)
-    write(journal, jobs=(job(1, state=JobState.RUNNING, at_s=5.0),))
+    store(journal, jobs=(job(1, state=JobState.RUNNING, at_s=5.0),))
     kept(journal, 1100.0, same_boot=same_boot)
     again = kept(journal, 1100.4)
 
@@ -201,7 +188,7 @@ def test_of_what_has_ended_the_time_is_set_for_which_its_result_is_kept(journal)
     }
     jobs = job(1, **fields, scratch_kept_since_s=6.0), job(2, **fields)
     kept(journal, 1000.0)
-    write(journal, jobs=jobs)
+    store(journal, jobs=jobs)
     kept(journal, 1100.0)
     again = {each.id: each for each in journal.restore().jobs}
 
@@ -213,7 +200,7 @@ def test_of_what_has_ended_the_time_is_set_for_which_its_result_is_kept(journal)
 def test_what_was_learned_is_as_old_as_before(journal, same_boot):
     kind = JobKind("1 like:solve")
     kept(journal, 1000.0)
-    write(journal, lessons={kind: Lesson(at_s=5.0)})
+    store(journal, lessons={kind: Lesson(at_s=5.0)})
     [moved] = kept(journal, 1100.0, same_boot=same_boot).lessons
 
     assert (kind, Lesson(at_s=105.0 if same_boot else 5.0)) == moved
@@ -416,7 +403,7 @@ def test_what_has_passed_is_known_after_a_restart(journal):
     passed = Passed(last=reading, spans=(Span(0.0, 1.0), Span(6.5, 2.0)))
 
     first = journal.restore().passed
-    write(journal, meta={"passed": passed})
+    store(journal, meta={"passed": passed})
 
     assert (None, passed) == (first, journal.restore().passed)
 
@@ -428,7 +415,7 @@ def test_in_another_boot_a_result_that_is_kept_is_as_old_as_when_last_looked_at(
     last = Reading(at_s=YEAR_S + DAY_S, boot_id="one", uptime_s=7.0)
     now = Reading(at_s=last.at_s + by_s, boot_id="two", uptime_s=50.0)
     passed = count_on(None, last, RETAIN_S)
-    write(journal, jobs=(ended,), meta={"anchor_s": 0.0, "passed": passed})
+    store(journal, jobs=(ended,), meta={"anchor_s": 0.0, "passed": passed})
     for _ in range(2):  # also where the daemon fails before it notes the boot
         found = keep_time(journal, journal.restore(), 9.0, now, same_boot=False)
     again = journal.restore()

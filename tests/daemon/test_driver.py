@@ -459,7 +459,7 @@ def test_everything_that_happened_meanwhile_is_on_the_disk_after_the_recovery(tm
 
         expected = {1: "FAILED", 2: "SUSPENDED_USER", 3: "STOPPING", 4: "RUNNING"}
         assert expected == bench.stored()
-        steps = [step.after for step in bench.journal.transitions(JobId(1))]
+        steps = [step.after for _, step in bench.journal.steps(JobId(1))]
         assert ["PENDING", "STARTING", "RUNNING", "FAILED"] == steps
         assert [(70, 5)] == [
             (row.read_bytes, row.written_bytes) for row in bench.journal.minutes(JobId(1))

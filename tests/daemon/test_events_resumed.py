@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from builders import job
+from journals import store
 from served import Served
 
 from iodaemon.core.decision import Transition
@@ -36,13 +37,6 @@ def serve(tmp_path):
         each.close()
 
 
-@pytest.fixture
-def journal(tmp_path):
-    opened = Journal.open(tmp_path / "journal.db", seed=1)
-    yield opened
-    opened.close()
-
-
 def past(served, **query):
     return list(served.client.events(follow=False, **query))
 
@@ -52,15 +46,11 @@ def ids(events):
 
 
 def write(journal, *jobs, notes=()):
-    answers = []
     steps = [
         Transition(job_id=each.id, at_s=each.since_s, before=None, after=each.state)
         for each in jobs
     ]
-    batch = Batch(jobs=jobs, transitions=tuple(steps), notes=tuple(notes))
-    journal.write(batch, answers.append)
-    journal.flush()
-    assert [None] == answers
+    store(journal, jobs=jobs, transitions=tuple(steps), notes=tuple(notes))
 
 
 def note(at_s):

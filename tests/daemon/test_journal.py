@@ -14,6 +14,7 @@ import pytest
 from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from journals import write
 
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobSpec, JobState, Reason
@@ -44,24 +45,9 @@ def step(job_id, after, before=None, at_s=1.0):
     return Transition(job_id=JobId(job_id), at_s=at_s, before=before, after=after)
 
 
-def write(journal, **fields):
-    """Write one batch; returns its answer."""
-    answers = []
-    journal.write(Batch(**fields), answers.append)
-    journal.flush()
-    return answers[0]
-
-
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "journal.db"
-
-
-@pytest.fixture
-def journal(path):
-    journal = Journal.open(path)
-    yield journal
-    journal.close()
 
 
 def reopened(journal):
@@ -101,7 +87,7 @@ def test_a_job_that_never_was_is_gone_but_its_id_stays_used(journal):
     write(journal, jobs=(job(5),), transitions=(step(5, JobState.PENDING),))
     write(journal, removed=(5,))
 
-    assert journal.transitions(5) == ()
+    assert journal.steps(5) == []
     restored = reopened(journal)
     assert (restored.jobs, restored.next_id) == ((), 6)
 
@@ -140,7 +126,7 @@ def test_steps_come_back_in_order(journal):
     later = (step(1, JobState.STARTING, JobState.PENDING, 1.0), step(1, JobState.RUNNING))
     write(journal, transitions=later)
 
-    found = journal.transitions(1)
+    found = tuple(step for _, step in journal.steps(1))
 
     assert (first[0], *later) == found
 
@@ -225,8 +211,8 @@ def test_pruning_removes_old_finished_jobs_and_their_history(journal):
     journal.flush()
 
     assert [found.id for found in journal.restore().jobs] == [2, 3]
-    assert (journal.transitions(1), journal.minutes(1)) == ((), ())
-    assert len(journal.transitions(2)) == 1
+    assert (journal.steps(1), journal.minutes(1)) == ([], ())
+    assert len(journal.steps(2)) == 1
 
 
 def test_pruning_is_done_in_portions_between_which_others_are_served(journal):

@@ -24,13 +24,6 @@ from iodaemon.daemon.journal.writer import LAZY_S, Journal
 BEGUN = (JobState.STARTING, JobState.RUNNING)
 
 
-@pytest.fixture
-def journal(tmp_path):
-    journal = Journal.open(tmp_path / "journal.db")
-    yield journal
-    journal.close()
-
-
 def job(number=1):
     return Job(
         id=JobId(number),
@@ -112,7 +105,7 @@ def test_of_a_job_that_a_later_batch_removes_nothing_is_left(journal):
     journal.write(join([first, Batch(removed=(JobId(1),))]), lambda _: None)
     journal.flush()
 
-    assert ((), ()) == (journal.transitions(JobId(1)), journal.minutes(JobId(1)))
+    assert ([], ()) == (journal.steps(JobId(1)), journal.minutes(JobId(1)))
     assert ((job(2),), ()) == (journal.restore().jobs, journal.restore().requests)
 
 

@@ -66,7 +66,7 @@ def merged(folder, then, now, *, prune=()):
         told = merge(db, old)
     journal = Journal.open(new)
     try:
-        return journal.restore(), told, {j.id: journal.transitions(j.id) for j in now}
+        return journal.restore(), told, {j.id: journal.steps(j.id) for j in now}
     finally:
         journal.close()
 
@@ -88,7 +88,7 @@ def test_what_had_not_ended_is_as_it_is_now_and_what_came_later_is_left(tmp_path
     assert ([(2, 5), (3,)], 1) == ([ids for _, ids in told.told], told.left)
     assert 7 == found.next_id
     assert {"J": "5"} == found.environments["env5"]
-    assert [S.PENDING, S.RUNNING] == [step.after for step in steps[2]]
+    assert [S.PENDING, S.RUNNING] == [step.after for _, step in steps[2]]
 
 
 @pytest.mark.parametrize(

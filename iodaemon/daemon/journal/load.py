@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from iodaemon.core.decision import Lesson, Transition
+from iodaemon.core.decision import Lesson
 from iodaemon.core.forecast import Trace
 from iodaemon.core.job import Job, JobId, JobKind, JobState
 from iodaemon.core.lessons import is_kind
@@ -120,10 +120,6 @@ class JournalReader:
         with self._read() as db:
             rows = db.execute(f"{_EVENTS} WHERE job_id = ? ORDER BY id", (job_id,))
             return list(map(decode_event, rows))
-
-    def transitions(self, job_id: JobId) -> tuple[Transition, ...]:
-        """The same, without the ids of the events."""
-        return tuple(step for _, step in self.steps(job_id) if isinstance(step, Transition))
 
     def minutes(self, job_id: JobId) -> tuple[BandwidthMinute, ...]:
         """What the job moved, one row a minute in which it was measured, in order."""
