@@ -114,11 +114,9 @@ class LinuxDoor:
         return flags_of(self.backend.client.controls)
 
     def pids(self, job_id: JobId) -> list[int]:
-        """The job's processes."""
         return self.backend.pids(job_id)
 
     def job_of(self, pid: int) -> JobId | None:
-        """The job that a process belongs to."""
         return self.backend.job_of(pid)
 
     async def ask_scratch(self, **fields: object) -> Message:

@@ -79,7 +79,6 @@ class Places:
         os.pwrite(lock, os.fsencode(f"{os.getpid()}\n{self._config.socket_path}\n"), 0)
 
     def close(self) -> None:
-        """Let other daemons have them."""
         for lock in self._locks.values():
             os.close(lock)
 
@@ -145,12 +144,12 @@ def is_same_boot(state: Path) -> bool:
 
 
 def noted_boot(state: Path) -> str:
-    """The boot that is noted; empty: none is."""
+    """Empty: none is noted."""
     return _read_note(state)[0]
 
 
 def noted_ledger(state: Path) -> str:
-    """The identity of the supervisor's records that is noted; empty: none is."""
+    """Empty: none is noted."""
     return _read_note(state)[1]
 
 

@@ -60,7 +60,6 @@ class JournalReader:
         self._reading = threading.Lock()
 
     def close(self) -> None:
-        """Close the connection, once a query that is under way has ended."""
         with self._reading:
             self._db.close()
 
@@ -161,7 +160,6 @@ class JournalReader:
             return list(map(decode_event, rows))
 
     def environment(self, environment_id: str) -> dict[str, str] | None:
-        """The stored environment; None: there is none with this id."""
         with self._read() as db:
             return _environment(db, environment_id)
 
@@ -180,7 +178,6 @@ class JournalReader:
 
 
 def unfinished_jobs(db: sqlite3.Connection) -> list[JobRow]:
-    """The jobs that are waiting or live."""
     return db.execute(f"{_JOBS} WHERE ended_s IS NULL ORDER BY job_id").fetchall()
 
 

@@ -279,7 +279,6 @@ Event = tuple[int, Transition | Note]
 
 
 def encode(value: object) -> str:
-    """As records are stored: JSON."""
     return msgspec.json.encode(value).decode()
 
 
@@ -290,11 +289,7 @@ def life_row(job: Job) -> tuple[str, float | None, bool, str, int]:
 
 
 def decode_jobs(rows: Iterable[JobRow]) -> list[Job]:
-    """The jobs of these rows.
-
-    Raises:
-        msgspec.DecodeError: a record is damaged; names the job.
-    """
+    """Raises msgspec.DecodeError, which names the job, where a record is damaged."""
     jobs = []
     for job_id, uid, spec, life in rows:
         with named(f"job {job_id}"):
@@ -314,11 +309,7 @@ def note_row(note: Note) -> tuple[float, str, None, str]:
 
 
 def decode_event(row: EventRow) -> Event:
-    """The event of a row.
-
-    Raises:
-        msgspec.DecodeError: its record is damaged; names it.
-    """
+    """Raises msgspec.DecodeError, which names the event, where its record is damaged."""
     event, at_s, kind, job_id, record = row
     with named(f"event {event}"):
         if kind != MOVED or job_id is None:

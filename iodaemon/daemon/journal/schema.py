@@ -80,11 +80,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def prepare(db: sqlite3.Connection, path: Path, *, seed: int, backend: str) -> None:
-    """Check that it is a sound journal of this backend; make the tables of a new one.
-
-    Raises:
-        JournalError, HopelessError: as of ``check``.
-    """
+    """``check`` it, and that it is sound; make the tables of a new one."""
     problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
         problem = " ".join(problem.split())
