@@ -259,6 +259,7 @@ def test_an_error_in_an_option_names_the_options(tmp_path):
     ("overrides", "message"),
     [
         ({"state_dir": "here"}, "state_dir is 'here'; write an absolute path"),
+        ({"backend": "slurm"}, "backend: 'slurm' is none of"),
         (
             {"runtime_dir": "/" + "x" * 92},
             "has 109 bytes, the kernel takes 107; set runtime_dir to",

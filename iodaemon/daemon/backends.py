@@ -1,4 +1,4 @@
-"""The two backends the daemon can have, behind one small door."""
+"""The two backends the daemon can have, each behind the same small door."""
 
 from __future__ import annotations
 
@@ -7,85 +7,20 @@ import logging
 import resource
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from iodaemon.config import Config
 from iodaemon.core import event as ev
-from iodaemon.core.backend import Backend, Timeline
+from iodaemon.core.backend import Timeline
 from iodaemon.core.decision import Start
 from iodaemon.core.job import Exit, IoTotals, Job, JobId
 from iodaemon.core.platform import Platform, oversubscribe, share_cores
-from iodaemon.daemon.retention import find_old_outputs
+from iodaemon.daemon.outputs import find_old_outputs
 from iodaemon.supervisor.protocol import Message
 
 log = logging.getLogger(__name__)
 
 Post = Callable[[ev.Event], None]
-
-
-class Door(Protocol):
-    """A backend as the daemon opens and closes it."""
-
-    @property
-    def backend(self) -> Backend:
-        """What carries decisions out."""
-        ...
-
-    async def open(self) -> None:
-        """Bring it up; raises BackendError."""
-        ...
-
-    async def adopt(self, jobs: Iterable[Job], *, same_boot: bool, ledger: str) -> None:
-        """Post what became of jobs that were live when the journal was last written."""
-        ...
-
-    @property
-    def ledger(self) -> str:
-        """Which records of starts and ends these are; empty: there are none."""
-        ...
-
-    async def close(self) -> str:
-        """Let go; nothing is left standing still, or the answer says what is, and the cure."""
-        ...
-
-    async def retire(self, before_s: float) -> None:
-        """Remove what is left of jobs that ended before this time, with their output."""
-        ...
-
-    def describe(self) -> Mapping[str, Any]:
-        """What is measured and done, and by which means: for ``iod node``."""
-        ...
-
-    def controls(self) -> Mapping[str, bool]:
-        """What else the kernel may offer for jobs, and whether it does."""
-        ...
-
-    def pids(self, job_id: JobId) -> list[int]:
-        """The job's processes; empty where there are none."""
-        ...
-
-    def job_of(self, pid: int) -> JobId | None:
-        """The job that a process belongs to; None: to none."""
-        ...
-
-    async def ask_scratch(self, **fields: object) -> Message:
-        """What the supervisor's helpers answer (wish ``scratch``)."""
-        ...
-
-    @property
-    def samples_skipped(self) -> int:
-        """Readings that were skipped because the last one was still under way."""
-        ...
-
-    @property
-    def problem(self) -> str:
-        """Why nothing that is asked of jobs is done now; empty: it is."""
-        ...
-
-    @property
-    def is_protected(self) -> bool:
-        """Whether how jobs end is known also if what keeps them is killed."""
-        ...
 
 
 class LinuxDoor:
@@ -97,21 +32,20 @@ class LinuxDoor:
         platform: Platform,
         timeline: Timeline,
         post: Post,
-        launch_of: Callable[[Start, int], Mapping[str, Any]],
+        launch_of: Callable[[Start], Mapping[str, Any]],
         job_of: Callable[[JobId], Job | None],
         record_of: Callable[[JobId], Job | None],
     ) -> None:
         from iodaemon.node.linux import LinuxNode
         from iodaemon.node.root_side import supervisor_config
 
-        open_files = _raise_open_files()
         self._state = config.supervisor_state
         self._record_of = record_of
         self.backend = LinuxNode(
             platform=platform,
             timeline=timeline,
             post=post,
-            launch_of=lambda start: launch_of(start, open_files),
+            launch_of=launch_of,
             job_of=job_of,
             supervisor=supervisor_config(config),
             state_dir=Path(config.state_dir),
@@ -119,7 +53,11 @@ class LinuxDoor:
         self.backend.scratch.ends_over = config.scratch_over == "end"
 
     async def open(self) -> None:
-        """Reach or start the supervisor; say once what it has to do without."""
+        """Reach or start the supervisor; say once what it has to do without.
+
+        Raises:
+            BackendError: it cannot be reached.
+        """
         from iodaemon.node.root_side import find_lack
 
         await self.backend.open()
@@ -129,26 +67,26 @@ class LinuxDoor:
             log.warning('event=warned text="%s"', text)
 
     async def adopt(self, jobs: Iterable[Job], *, same_boot: bool, ledger: str) -> None:
-        """By the supervisor's word."""
+        """Post what became of jobs that were live when the journal was last written."""
         await self.backend.adopt(jobs, same_boot=same_boot, ledger=ledger)
 
     @property
     def ledger(self) -> str:
-        """The identity of the supervisor's records."""
+        """The identity of the supervisor's records; empty: there are none."""
         return str(self.backend.client.hello.get("ledger", ""))
 
     async def close(self) -> str:
-        """Jobs run on under the supervisor."""
+        """Let go; nothing is left standing still, or the answer says what is, and the cure."""
         return await self.backend.close()
 
     async def retire(self, before_s: float) -> None:
-        """Output files, which are the supervisor's to remove."""
+        """Remove what is left of jobs that ended before this time: output is the supervisor's."""
         outputs, record_of = self.backend.outputs, self._record_of
         for key in await asyncio.to_thread(find_old_outputs, outputs, before_s, record_of):
             self.backend.discard_output(JobId(key.job), key.attempt)
 
     def describe(self) -> Mapping[str, Any]:
-        """Suspending, accounting, and where the state directory lies."""
+        """What is measured and done, and by which means: for ``iod node``."""
         from iodaemon.node.devices import find_device, unaccounted_devices
         from iodaemon.node.feature import find_sources, words_of, words_of_sources
 
@@ -170,36 +108,34 @@ class LinuxDoor:
         }
 
     def controls(self) -> Mapping[str, bool]:
-        """By the supervisor's word."""
+        """What else the kernel may offer for jobs, and whether it does."""
         from iodaemon.node.feature import flags_of
 
         return flags_of(self.backend.client.controls)
 
     def pids(self, job_id: JobId) -> list[int]:
-        """The job's processes."""
         return self.backend.pids(job_id)
 
     def job_of(self, pid: int) -> JobId | None:
-        """By its cgroup, or by the process that holds the job."""
         return self.backend.job_of(pid)
 
     async def ask_scratch(self, **fields: object) -> Message:
-        """By the supervisor's word."""
+        """What the supervisor's helpers answer (wish ``scratch``)."""
         return await self.backend.client.ask_scratch(**fields)
 
     @property
     def samples_skipped(self) -> int:
-        """Those of the reading thread."""
+        """Readings that were skipped because the last one was still under way."""
         return self.backend.samples_skipped
 
     @property
     def problem(self) -> str:
-        """Why no supervisor answers."""
+        """Why nothing that is asked of jobs is done now; empty: it is."""
         return self.backend.client.problem
 
     @property
     def is_protected(self) -> bool:
-        """Whether the supervisor has an anchor."""
+        """Whether how jobs end is known also if what keeps them is killed."""
         return bool(self.backend.client.hello.get("protected", True))
 
 
@@ -228,15 +164,9 @@ class SimulatedDoor:
         )
 
     async def open(self) -> None:
-        """Nothing to bring up."""
+        pass
 
-    async def adopt(
-        self,
-        jobs: Iterable[Job],
-        *,
-        same_boot: bool,  # noqa: ARG002
-        ledger: str,  # noqa: ARG002
-    ) -> None:
+    async def adopt(self, jobs: Iterable[Job], **_: object) -> None:
         """A pretended job ends with the daemon that pretended it."""
         for job in jobs:
             self._post(
@@ -251,36 +181,29 @@ class SimulatedDoor:
             )
 
     async def close(self) -> str:
-        """Nothing to let go."""
         return ""
 
-    async def retire(self, before_s: float) -> None:
-        """There are no directories."""
+    async def retire(self, _: float) -> None:
+        pass
 
     def describe(self) -> Mapping[str, Any]:
-        """That it is pretended."""
-        return {
-            "suspend": "simulated",
-            "job_io": "simulated",
-            "devices": "simulated",
-            "pinning": "simulated",
-        }
+        return dict.fromkeys(("suspend", "job_io", "devices", "pinning"), "simulated")
 
     def controls(self) -> Mapping[str, bool]:
-        """There is no kernel."""
         return {}
 
-    def pids(self, job_id: JobId) -> list[int]:  # noqa: ARG002
-        """There are none."""
+    def pids(self, _: JobId) -> list[int]:
         return []
 
-    def job_of(self, pid: int) -> JobId | None:  # noqa: ARG002
-        """Processes are of none."""
+    def job_of(self, _: int) -> JobId | None:
         return None
 
     async def ask_scratch(self, **_: object) -> Message:
-        """There is no disk."""
         return {}
+
+
+Door = LinuxDoor | SimulatedDoor
+"""A backend as the daemon opens and closes it."""
 
 
 def linux_platform(config: Config) -> Platform:
@@ -308,7 +231,7 @@ def linux_platform(config: Config) -> Platform:
     return Platform(partitions=tuple(divided), devices=leaf_devices())
 
 
-def _raise_open_files() -> int:
+def raise_open_files() -> int:
     """Allow this process as many files as it may have; returns the soft limit it had before.
 
     Each connection of a client costs one, and each file that is read for it.

@@ -32,9 +32,7 @@ log = logging.getLogger(__name__)
 class Measured:
     """The calibrations in force, and whether what is seen fits them.
 
-    Args:
-        state_dir: where they are kept.
-        identities: of the devices of this machine; what is not among them has none.
+    ``identities`` are of the devices of this machine; what is not among them has no calibration.
 
     Attributes:
         problem: why nothing of what is kept could be read, and what to do; empty: it could.
@@ -54,13 +52,15 @@ class Measured:
 
         What cannot be read is told and left out: it is an aid, no reason not to run.
         """
-        kept, self.problem = _load(self._state_dir)
-        if self.problem:
+        kept, self.problem = Kept(), ""
+        try:
+            kept = load(self._state_dir)
+        except (ConfigError, OSError) as error:
+            self.problem = why_unread(self._state_dir, error)
             log.warning('event=warned text="%s"', self.problem.replace('"', "'"))
-        known = known_leaves(kept, self._identities)
+        self._known = known = known_leaves(kept, self._identities)
         self._services = {name: leaf.service for name, (_, leaf) in known.items()}
         self._fits = {}
-        self._known = known
         for name, (made, _) in known.items():
             if problem := find_problem(made, self._kernel):
                 log.warning('event=warned text="calibration of %s: %s; %s"', name, problem, AGAIN)
@@ -96,14 +96,6 @@ class Measured:
 
     def _problem(self, name: DeviceId, made: Calibration) -> str:
         return self._fits.get(name, Fit()).problem or find_problem(made, self._kernel)
-
-
-def _load(state_dir: Path) -> tuple[Kept, str]:
-    """What is kept; nothing, and why, where that cannot be read."""
-    try:
-        return load(state_dir), ""
-    except (ConfigError, OSError) as error:
-        return Kept(), why_unread(state_dir, error)
 
 
 def find_identities(devices: Iterable[Device]) -> dict[DeviceId, str]:

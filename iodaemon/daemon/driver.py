@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -31,9 +32,10 @@ from iodaemon.core.decision import (
     Start,
     Suspend,
     Throttle,
-    TrialStep,
 )
 from iodaemon.core.job import Job, JobId
+from iodaemon.core.limits import Drain
+from iodaemon.core.rule import Mode
 from iodaemon.daemon.environments import Environments
 from iodaemon.daemon.journal.record import (
     MOST_REQUESTS,
@@ -50,7 +52,6 @@ from iodaemon.daemon.journal.record import (
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.metrics.counts import Counts, Pace
 from iodaemon.daemon.usage import Usage
-from iodaemon.daemon.watch import Watch
 from iodaemon.errors import Conflict, JournalError
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.text import quoted
@@ -61,9 +62,39 @@ JOURNAL_RETRY_S: Final = 2.0
 """Between attempts to write what a full disk did not take."""
 _AT_ONCE: Final = (Suspend, Resume, Throttle, Grant)
 """Decisions that wait for no disk; the others are durable before they are performed."""
-
-
 _NOTHING: Final = Batch()
+
+
+class Watch:
+    """Wakes those who wait whenever the state may have changed.
+
+    Invariant: a condition is looked at once when waiting begins and once after each change.
+    """
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._conditions: dict[asyncio.Future[None], Callable[[], bool]] = {}
+
+    def notify(self) -> None:
+        self.changes += 1
+        for future, holds in list(self._conditions.items()):
+            if not future.done() and holds():
+                future.set_result(None)
+
+    async def until(self, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Return True once the condition holds, False when the time is over first."""
+        if holds():
+            return True
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._conditions[future] = holds
+        try:
+            await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            return False
+        else:
+            return True
+        finally:
+            del self._conditions[future]
 
 
 class _Pending(msgspec.Struct, kw_only=True):
@@ -76,7 +107,13 @@ class _Pending(msgspec.Struct, kw_only=True):
 
 
 class Driver:
-    """Owns the controller; everything here happens in one event loop."""
+    """Owns the controller; everything here happens in one event loop.
+
+    Attributes:
+        problem: why the journal cannot be written; empty: it can.
+        keeps_samples: raw samples go into the journal, for replay.
+        after_sample: called after each sample.
+    """
 
     def __init__(
         self,
@@ -88,15 +125,11 @@ class Driver:
         requests: Sequence[Request] = (),
         keeps_samples: bool = False,
     ) -> None:
-        """Drive this controller.
+        """Drive this controller, whose state is as the journal has it.
 
         Args:
-            controller: with its state restored.
-            journal: open.
-            timeline: wall time.
             environments: those of the waiting and live jobs, by id.
             requests: submissions that may be repeated.
-            keeps_samples: raw samples go into the journal, for replay.
         """
         self.controller = controller
         self.state = controller.state
@@ -120,7 +153,7 @@ class Driver:
         self._sampling: Timer | None = None
         self._retrying: Timer | None = None
         self.after_sample: Callable[[], None] = lambda: None
-        self._unwritten: dict[JobId, int] = {}
+        self._unwritten: defaultdict[JobId, int] = defaultdict(int)
         self._refused: set[JobId] = set()
         self._owed: list[Batch] = []
         self.usage = Usage()
@@ -130,7 +163,6 @@ class Driver:
 
     @property
     def backend(self) -> Backend:
-        """What carries the decisions out."""
         assert self._backend is not None, "the driver is run before it has a backend"
         return self._backend
 
@@ -171,13 +203,8 @@ class Driver:
     ) -> list[JobId]:
         """Accept jobs, all or none; returns their ids once they are durable.
 
-        A submission whose key is known is the earlier one, and makes no jobs.
-
-        Args:
-            jobs: each makes the job from its id and the time.
-            environment: of all of them.
-            environment_id: its id.
-            request: the key by which it may be repeated; None: it has none.
+        Each of ``jobs`` makes the job from its id and the time. A submission whose key is known is
+        the earlier one, and makes no jobs.
 
         Raises:
             Conflict: as of ``find_submitted``.
@@ -195,7 +222,7 @@ class Driver:
             job = make(job_id, now_s)
             self.environments.follow(job)
             self.post(ev.JobSubmitted(at_s=now_s, job=job))
-            self._unwritten[job_id] = self._unwritten.get(job_id, 0) + 1
+            self._unwritten[job_id] += 1
         if request is not None:
             made = Request(first_id=ids[0], jobs=len(ids), **request._asdict())
             known = self._requests.setdefault(request.uid, {})
@@ -232,15 +259,26 @@ class Driver:
             raise JournalError(self.problem or "the journal cannot be written")
         return [JobId(job_id) for job_id in ids]
 
-    async def order(self, batch: Batch, *orders: Order) -> None:
-        """Write the batch and a note of each order; post the orders once that is durable.
+    async def order(self, *orders: Order) -> None:
+        """Write what is ordered, and a note of it; post the orders once that is durable.
 
         Raises:
             JournalError: it cannot be made durable now; nothing is ordered.
         """
         if self.problem:
             raise JournalError(self.problem)
-        batch = msgspec.structs.replace(batch, notes=tuple(map(note_of, orders)))
+        meta: dict[str, Mode | Drain | None] = {}
+        for order in orders:
+            match order:
+                case ev.ModeChanged():
+                    meta["mode"] = order.mode
+                case ev.DrainBegun():
+                    drain = self.state.drain
+                    since_s = order.at_s if drain is None else drain.since_s
+                    meta["drain"] = Drain(since_s=since_s, by=order.by, reason=order.reason)
+                case ev.DrainEnded():
+                    meta["drain"] = None
+        batch = Batch(notes=tuple(map(note_of, orders)), meta=meta)
 
         def post_all() -> None:
             for order in orders:
@@ -250,8 +288,12 @@ class Driver:
 
     def waiting(self, uid: int) -> int:
         """How many jobs of this user wait, those included that arrived in this very instant."""
-        arrived = (job.uid for event in self._inbox if (job := _arriving(event)) is not None)
-        return self.state.users.waiting(uid) + sum(1 for other in arrived if other == uid)
+        arrived = 0
+        for event in self._inbox:
+            match event:
+                case ev.JobSubmitted(job=job) | ev.RequeueRequested(ended=job) if job is not None:
+                    arrived += job.uid == uid
+        return self.state.users.waiting(uid) + arrived
 
     def is_durable(self, job_id: JobId) -> bool:
         """True when the job's present record is on the disk, or waits for a disk to be mended."""
@@ -289,7 +331,11 @@ class Driver:
         self.backend.prepare([each for each in later if isinstance(each, Start)])
 
         self._write(events, plan, tuple(later))
-        self._count(events, plan)
+        self.counts.take(plan, self.state.jobs)
+        for event in events:
+            if isinstance(event, ev.SampleTaken):
+                self.pace.end(self.controller.rules.regulation.timeslice_s)
+                self.after_sample()
         self._wake_at(plan.wake_at_s)
         self.watch.notify()
         asyncio.get_running_loop().call_soon(log_plan, plan)  # after what is to be sent
@@ -322,34 +368,29 @@ class Driver:
 
     def _notes(self, plan: Plan) -> tuple[Note, ...]:
         """What the regulation saw, tried and would have done, and whose kept results go."""
-        told = [
+        now_s = self.timeline.now_s
+        frees = (each for each in plan.decisions if isinstance(each, Free) and each.is_wanted)
+        gone = (note_of_clearing(self.state.jobs[free.job_id], now_s) for free in frees)
+        return (
             *map(note_of, plan.evidence),
             *map(note_of, plan.shadow),
             *map(note_of, plan.trials),
-        ]
-        frees = (each for each in plan.decisions if isinstance(each, Free) and each.is_wanted)
-        now_s = self.timeline.now_s
-        gone = (note_of_clearing(self.state.jobs[free.job_id], now_s) for free in frees)
-        return (*told, *gone)
-
-    def _count(self, events: Sequence[ev.Event], plan: Plan) -> None:
-        self.counts.take(plan, self.state.jobs)
-        for event in events:
-            if isinstance(event, ev.SampleTaken):
-                self.pace.end(self.controller.rules.regulation.timeslice_s)
-                self.after_sample()
+            *gone,
+        )
 
     def _send(self, pending: _Pending) -> None:
         new = set(pending.submitted)  # counted when they were posted
         for job in pending.batch.jobs:
             if job.id not in new:
-                self._unwritten[job.id] = self._unwritten.get(job.id, 0) + 1
+                self._unwritten[job.id] += 1
         if self.problem and not pending.is_retry:
             self._suffer(pending, self.problem)
             self._settle(pending)
             return
         environments = dict(self.environments.unwritten)
-        batch = msgspec.structs.replace(pending.batch, environments=environments)
+        batch = pending.batch
+        if environments:
+            batch = msgspec.structs.replace(batch, environments=environments)
         loop = asyncio.get_running_loop()
 
         def done(error: JournalError | None) -> None:
@@ -378,11 +419,9 @@ class Driver:
     def _settle(self, pending: _Pending) -> None:
         """The disk has answered for these records, one way or the other."""
         for job in pending.batch.jobs:
-            left = self._unwritten.get(job.id, 1) - 1
-            if left:
-                self._unwritten[job.id] = left
-            else:
-                self._unwritten.pop(job.id, None)
+            self._unwritten[job.id] -= 1
+            if self._unwritten[job.id] <= 0:
+                del self._unwritten[job.id]
 
     # -- a journal that cannot be written ----------------------------------------------------------
 
@@ -403,27 +442,20 @@ class Driver:
         if self._retrying is None:
             self._retrying = self.timeline.call_at(now_s + JOURNAL_RETRY_S, self._retry)
         for decision in pending.decisions:
-            self._take_back(decision, now_s)
+            if not isinstance(decision, Start):
+                self.backend.perform(decision)
+                continue
+            self.backend.take_back(decision)
+            job_id, attempt = decision.job_id, decision.attempt
+            failed = ev.StartFailed(
+                at_s=now_s, job_id=job_id, attempt=attempt, problem=self.problem
+            )
+            self.post(failed)
+            # nothing was made in its space
+            self.post(ev.ScratchRemoved(at_s=now_s, job_id=job_id, attempt=attempt))
         for job_id in pending.submitted:
             self._refused.add(job_id)
             self.post(ev.SubmitRevoked(at_s=now_s, job_id=job_id))
-
-    def _take_back(self, decision: Decision, now_s: float) -> None:
-        if isinstance(decision, Start):
-            self.backend.take_back(decision)
-            self.post(
-                ev.StartFailed(
-                    at_s=now_s,
-                    job_id=decision.job_id,
-                    attempt=decision.attempt,
-                    problem=self.problem,
-                )
-            )
-            self.post(  # nothing was made in its space
-                ev.ScratchRemoved(at_s=now_s, job_id=decision.job_id, attempt=decision.attempt)
-            )
-        else:
-            self.backend.perform(decision)
 
     def _all_owed(self) -> Batch:
         """All that could not be written, as one batch.
@@ -493,17 +525,6 @@ class Driver:
         self._sample_at(due_s + slice_s * (1 + late_s // slice_s))
 
 
-def _arriving(event: ev.Event) -> Job | None:
-    """The job that will wait once this is dealt with, and does not yet."""
-    match event:
-        case ev.JobSubmitted():
-            return event.job
-        case ev.RequeueRequested():
-            return event.ended
-        case _:
-            return None
-
-
 # -- order and log ---------------------------------------------------------------------------------
 
 
@@ -516,17 +537,14 @@ def in_order(events: Sequence[ev.Event]) -> list[ev.Event]:
     reached_s: dict[JobId, float] = {}
     keys: list[float] = []
     for event in events:
-        job_id = event.job.id if isinstance(event, ev.JobSubmitted) else _job_of(event)
+        job_id: JobId | None = getattr(event, "job_id", None)
+        if isinstance(event, ev.JobSubmitted):
+            job_id = event.job.id
         at_s = event.at_s
         if job_id is not None:
             at_s = reached_s[job_id] = max(at_s, reached_s.get(job_id, at_s))
         keys.append(at_s)
     return [events[place] for place in sorted(range(len(events)), key=keys.__getitem__)]
-
-
-def _job_of(event: ev.Event) -> JobId | None:
-    job_id: JobId | None = getattr(event, "job_id", None)
-    return job_id
 
 
 def log_plan(plan: Plan) -> None:
@@ -535,17 +553,23 @@ def log_plan(plan: Plan) -> None:
     if born:
         log.info("event=submitted jobs=%d first=%d last=%d", len(born), born[0], born[-1])
     for step in plan.transitions:
-        if step.before is not None:
-            reason = (
-                ""
-                if step.reason is None
-                else f" reason={step.reason.code} text={quoted(step.reason.text)}"
-            )
-            log.info(
-                "event=moved job=%d from=%s to=%s%s", step.job_id, step.before, step.after, reason
-            )
+        if step.before is None:
+            continue
+        reason = ""
+        if step.reason is not None:
+            reason = f" reason={step.reason.code} text={quoted(step.reason.text)}"
+        log.info("event=moved job=%d from=%s to=%s%s", step.job_id, step.before, step.after, reason)
     for trial in plan.trials:
-        log.info("event=trial %s", _trial_words(trial))
+        log.info(
+            "event=trial resource=%s verdict=%s before=%s tried=%s gain=%s shadow=%s text=%s",
+            quoted(trial.resource),
+            trial.verdict,
+            trial.before,
+            trial.tried,
+            "unknown" if trial.gain is None else f"{trial.gain:.3g}",
+            "yes" if trial.is_shadow else "no",
+            quoted(trial.text),
+        )
     for fault in plan.faults:
         log.error("event=rule_set_aside text=%s", quoted(fault.text))
         if fault.trace:
@@ -554,12 +578,3 @@ def log_plan(plan: Plan) -> None:
         if isinstance(decision, Start):
             continue  # its job has moved to STARTING
         log.info("decision=%s job=%d", type(decision).__name__.lower(), decision.job_id)
-
-
-def _trial_words(trial: TrialStep) -> str:
-    gain = "unknown" if trial.gain is None else f"{trial.gain:.3g}"
-    return (
-        f"resource={quoted(trial.resource)} verdict={trial.verdict} before={trial.before} "
-        f"tried={trial.tried} gain={gain} shadow={'yes' if trial.is_shadow else 'no'} "
-        f"text={quoted(trial.text)}"
-    )

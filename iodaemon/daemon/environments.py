@@ -8,9 +8,10 @@ a user out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
 
 from iodaemon.core.job import Job, JobId, environment_bytes, job_bytes
 from iodaemon.errors import RequestError
@@ -22,29 +23,20 @@ KEPT_IN_ALL_BYTES: Final = 2**30
 and a half times the largest submission of 100,000 usual jobs (3.4 KB each)."""
 
 
-class _Kept(NamedTuple):
-    """What one job has kept in memory."""
-
-    uid: int
-    key: str
-    size_bytes: int
-
-
 class Environments:
     """Environments by id, each for as long as a job that has not ended uses it.
 
-    Invariant: what is not on the disk yet is in ``unwritten``, whoever uses it.
+    An environment is counted once for each user whose jobs use it.
 
-    Args:
-        known: from the journal.
-        jobs: all in memory.
+    Attributes:
+        unwritten: what is not on the disk yet, whoever uses it.
     """
 
     def __init__(self, known: Mapping[str, Environment], jobs: Iterable[Job]) -> None:
         self._known = dict(known)
-        self._kept: dict[JobId, _Kept] = {}
-        self._users: dict[str, dict[int, int]] = {}
-        self._bytes: dict[int, int] = {}
+        self._kept: dict[JobId, tuple[int, str, int]] = {}
+        self._users: dict[str, defaultdict[int, int]] = {}
+        self._bytes: defaultdict[int, int] = defaultdict(int)
         self.unwritten: dict[str, Environment] = {}
         for job in jobs:
             self.follow(job)
@@ -75,35 +67,51 @@ class Environments:
         if job.state.is_final:
             self.forget(job.id)
         elif job.id not in self._kept:
-            kept = _Kept(job.uid, job.spec.environment_id, job_bytes(job.spec))
-            self._kept[job.id] = kept
-            users = self._users.setdefault(kept.key, {})
-            users[kept.uid] = users.get(kept.uid, 0) + 1
-            shared = 0 if users[kept.uid] > 1 else environment_bytes(self.get(kept.key))
-            self.count(kept.uid, kept.size_bytes + shared)
+            key, size_bytes = job.spec.environment_id, job_bytes(job.spec)
+            self._kept[job.id] = (job.uid, key, size_bytes)
+            users = self._users.setdefault(key, defaultdict(int))
+            users[job.uid] += 1
+            shared = 0 if users[job.uid] > 1 else environment_bytes(self.get(key))
+            self._count(job.uid, size_bytes + shared)
 
     def forget(self, job_id: JobId) -> None:
         """The job has ended, or never was."""
-        kept = self._kept.pop(job_id, None)
-        if kept is None:
+        if job_id not in self._kept:
             return
-        users = self._users[kept.key]
-        users[kept.uid] -= 1
-        shared = 0 if users[kept.uid] else environment_bytes(self.get(kept.key))
-        self.count(kept.uid, -kept.size_bytes - shared)
-        if not users[kept.uid]:
-            del users[kept.uid]
+        uid, key, size_bytes = self._kept.pop(job_id)
+        users = self._users[key]
+        users[uid] -= 1
+        if not users[uid]:
+            del users[uid]
+            size_bytes += environment_bytes(self.get(key))
+        self._count(uid, -size_bytes)
         if not users:
-            del self._users[kept.key]
-            self._known.pop(kept.key, None)
+            del self._users[key]
+            self._known.pop(key, None)
 
     def kept_bytes(self, uid: int) -> int:
         """What waiting and live jobs of this user take, with what is claimed for more."""
         return self._bytes.get(uid, 0)
 
-    def claim(self, uid: int) -> Claim:
-        """Room for what a user submits, until it is counted as jobs."""
-        return Claim(self, uid)
+    @contextmanager
+    def claim(self, uid: int) -> Iterator[Callable[[int], None]]:
+        """Room for what a user submits, until it is counted as jobs.
+
+        Gives a function that takes so many bytes more, and raises RequestError where the user has
+        as much as one may have.
+        """
+        taken_bytes = 0
+
+        def take(size_bytes: int) -> None:
+            nonlocal taken_bytes
+            self.refuse_above(uid, size_bytes)
+            self._count(uid, size_bytes)
+            taken_bytes += size_bytes
+
+        try:
+            yield take
+        finally:
+            self._count(uid, -taken_bytes)
 
     def refuse_above(self, uid: int, size_bytes: int) -> None:
         """Refuse what would leave others less memory than this user has then.
@@ -120,50 +128,7 @@ class Environments:
                 "submit them when some have ended"
             )
 
-    def count(self, uid: int, by: int) -> None:
-        """This user takes so much more, or less."""
-        self._bytes[uid] = self._bytes.get(uid, 0) + by
+    def _count(self, uid: int, by_bytes: int) -> None:
+        self._bytes[uid] += by_bytes
         if not self._bytes[uid]:
             del self._bytes[uid]
-
-
-class Claim:
-    """Memory that a request takes before its jobs are there; a context manager.
-
-    Args:
-        kept: where it is counted.
-        uid: whose request it is.
-    """
-
-    def __init__(self, kept: Environments, uid: int) -> None:
-        self._kept = kept
-        self._uid = uid
-        self._size_bytes = 0
-
-    def take(self, size_bytes: int) -> None:
-        """So much more.
-
-        Raises:
-            RequestError: the user has as much as one may have.
-        """
-        self._kept.refuse_above(self._uid, size_bytes)
-        self._kept.count(self._uid, size_bytes)
-        self._size_bytes += size_bytes
-
-    def release(self) -> None:
-        """Nothing is claimed any more: it is counted as jobs from now on, or refused."""
-        self._kept.count(self._uid, -self._size_bytes)
-        self._size_bytes = 0
-
-    def __enter__(self) -> Self:
-        """The claim."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Give back what is claimed still."""
-        self.release()

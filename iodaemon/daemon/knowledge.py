@@ -35,11 +35,7 @@ Identity = tuple[int, str, str]
 
 
 class Knowledge:
-    """The recollection, and what of it is durable by itself.
-
-    Attributes:
-        recollection: for the state.
-    """
+    """The recollection, and what of it is durable by itself: imported runs, forgotten keys."""
 
     def __init__(self) -> None:
         self.recollection = Recollection()
@@ -56,7 +52,7 @@ class Knowledge:
         """
         self._now_s = now_s
         for each in restored.forgotten:
-            self._forget(each)
+            self.recollection.forget(each.key, each.at_s)
         for trace in restored.traces:
             self._take(trace)
         finished = sorted(
@@ -79,18 +75,15 @@ class Knowledge:
             except JournalError as error:
                 log.warning("event=past_unread problem=%s", error)
                 break
-            await self._learn(page, outlook)
+            for place, job in enumerate(page):
+                if place % _AT_ONCE == _AT_ONCE - 1:
+                    await asyncio.sleep(0)
+                outlook.learn(self._in_the_past(job))
             seen += len(page)
             last = page[-1] if len(page) == _PAGE else None
             self._cursor = None if last is None or last.ended_s is None else (last.ended_s, last.id)
             await asyncio.sleep(_PAUSE_S)
         return seen
-
-    async def _learn(self, jobs: Sequence[Job], outlook: Outlook) -> None:
-        for place, job in enumerate(jobs):
-            if place % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
-            outlook.learn(self._in_the_past(job))
 
     def _in_the_past(self, job: Job) -> Job:
         if job.ended_s is None or job.ended_s <= self._now_s:
@@ -121,11 +114,9 @@ class Knowledge:
         Raises:
             JournalError: it cannot be made durable now; nothing was forgotten.
         """
-        forgotten = tuple(
-            Forgotten(key=key, at_s=at_s) for key in keys if self.recollection.knows(key)
-        )
-        await journal.commit(Batch(forgotten=forgotten))
-        known = [each.key for each in forgotten if self._forget(each)]
+        found = [Forgotten(key=key, at_s=at_s) for key in keys if self.recollection.knows(key)]
+        await journal.commit(Batch(forgotten=tuple(found)))
+        known = [each.key for each in found if self.recollection.forget(each.key, at_s)]
         outlook.renew(known)
         return known
 
@@ -136,9 +127,6 @@ class Knowledge:
         if len(self._imported_s) > MOST_TRACES:
             del self._imported_s[next(iter(self._imported_s))]
         return self.recollection.take(trace)
-
-    def _forget(self, forgotten: Forgotten) -> bool:
-        return self.recollection.forget(forgotten.key, forgotten.at_s)
 
     def _is_known(self, trace: Trace) -> bool:
         """It was imported before, and nothing of it was forgotten since."""

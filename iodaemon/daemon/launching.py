@@ -31,9 +31,6 @@ def launch_record(
     """The launch of ``supervisor.launch``, and ``scratch`` of a job with space (``node.linux``).
 
     Args:
-        job: the job.
-        start: where it goes.
-        platform: to look up CPUs and memory nodes.
         environment: as submitted; ``IOD_*`` is added.
         api_socket: so that ``iod`` inside the job finds its daemon.
         open_files: soft limit of open files, as the daemon found it.
@@ -42,7 +39,9 @@ def launch_record(
         tiers: of the node's storage, with the disks that were found at the start.
     """
     partition = platform.partition(start.partition)
-    cpus = _cpus_of(partition, start)
+    # Those of the slots that it holds; of a job that shares cores all of its socket.
+    held = (slot for slot in partition.slots if slot.id in start.slots)
+    cpus = sorted({cpu for slot in held for cpu in slot.cpus})
     return {
         "command": list(job.spec.command),
         "directory": job.spec.cwd,
@@ -63,19 +62,14 @@ def launch_record(
     }
 
 
-def _cpus_of(partition: Partition, start: Start) -> list[int]:
-    """Those of the slots that it holds; of a job that shares cores all of its socket."""
-    held = (slot for slot in partition.slots if slot.id in start.slots)
-    return sorted({cpu for slot in held for cpu in slot.cpus})
-
-
 def _told(job: Job, start: Start, cpus: Sequence[int], api_socket: Path) -> dict[str, str]:
     """What its command finds in its environment.
 
     A job that shares cores finds all CPUs of its socket in the list and is told of one: so many
-    threads are its part of them.
+    threads are its part of them. Where it runs, and what it is to read and write, is told also
+    where it got no space of its own.
     """
-    return {
+    told = {
         "IOD_JOB_ID": str(job.id),
         "IOD_JOB_NAME": job.spec.name,
         "IOD_ATTEMPT": str(start.attempt),
@@ -83,21 +77,15 @@ def _told(job: Job, start: Start, cpus: Sequence[int], api_socket: Path) -> dict
         "IOD_CPUS": str(job.spec.cpus),
         "IOD_CPU_LIST": ",".join(map(str, cpus)),
         "IOD_API_SOCKET": str(api_socket),
-        **_told_of_storage(job),
     }
-
-
-def _told_of_storage(job: Job) -> dict[str, str]:
-    """Where it runs and what it is to read and write, also where it got no space of its own."""
-    request = job.spec.scratch
-    if request is None:
-        return {}
-    told = {
-        "IOD_TIER": job.tier or "",
-        "IOD_INPUT": request.input_path or "",
-        "IOD_OUTPUT": request.output_path or "",
-    }
-    return {name: value for name, value in told.items() if value}
+    if (request := job.spec.scratch) is not None:
+        storage = (
+            ("IOD_TIER", job.tier),
+            ("IOD_INPUT", request.input_path),
+            ("IOD_OUTPUT", request.output_path),
+        )
+        told |= {name: value for name, value in storage if value}
+    return told
 
 
 def _storage(job: Job, start: Start, tiers: Sequence[Tier]) -> dict[str, Any]:

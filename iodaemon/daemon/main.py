@@ -8,9 +8,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import partial
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,16 +24,9 @@ from iodaemon.core.platform import Platform
 from iodaemon.core.rule import Mode
 from iodaemon.core.state import State
 from iodaemon.core.storage import DiskFacts
-from iodaemon.daemon.backends import (
-    Door,
-    LinuxDoor,
-    SimulatedDoor,
-)
-from iodaemon.daemon.boot import is_same_boot, note_boot, noted_ledger
+from iodaemon.daemon.backends import Door, LinuxDoor, SimulatedDoor, raise_open_files
 from iodaemon.daemon.calibrating import Measured, find_identities
-from iodaemon.daemon.clock import count_on, expired_before_s, keep_time, not_after, read_clocks
 from iodaemon.daemon.driver import Driver
-from iodaemon.daemon.host import startup_warnings
 from iodaemon.daemon.http.context import Context
 from iodaemon.daemon.http.server import Server
 from iodaemon.daemon.journal.record import Batch, Passed, Restored
@@ -43,25 +35,40 @@ from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.daemon.launching import launch_record
 from iodaemon.daemon.metrics.page import MetricsPage
 from iodaemon.daemon.metrics.table import Scene
-from iodaemon.daemon.place import Places, prepare_places, spoken_of
-from iodaemon.daemon.preflight import Preflight
+from iodaemon.daemon.outputs import find_running, find_strangers, highest_job
+from iodaemon.daemon.place import (
+    Places,
+    is_same_boot,
+    note_boot,
+    noted_ledger,
+    prepare_places,
+    spoken_of,
+)
+from iodaemon.daemon.preflight import Preflight, startup_warnings
 from iodaemon.daemon.reload import InForce, Read, Reloading, fallback_of
-from iodaemon.daemon.retention import KEEP_SAMPLES_S
 from iodaemon.daemon.rule_watch import RuleWatch, watch_path
-from iodaemon.daemon.stranger import find_strangers, highest_job
 from iodaemon.daemon.telltale import LogWriter, begin_log
 from iodaemon.daemon.tiering import ask_at_the_start, live_tiers, watch_disks
-from iodaemon.daemon.timeline import WallTimeline
-from iodaemon.daemon.watchdog import feed_watchdog
+from iodaemon.daemon.timeline import (
+    WallTimeline,
+    count_on,
+    expired_before_s,
+    keep_time,
+    not_after,
+    read_clocks,
+)
 from iodaemon.errors import BackendError, ConfigError, HopelessError, IodaemonError
 from iodaemon.node.linux import STRANGER
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.systemd import notify, take_socket
+from iodaemon.supervisor.ledger import read_boot_id
+from iodaemon.systemd import find_watchdog_s, notify, take_socket
 from iodaemon.text import quoted
 
 log = logging.getLogger(__name__)
 
 _PRUNE_EVERY_S: Final = 3600.0
+_KEEP_SAMPLES_S: Final = 86400.0
+"""Raw samples are kept for a day: they are large, and only written when asked for."""
 _SOCKET_EVERY_S: Final = 1.0
 _GC_THRESHOLDS: Final = (20_000, 20, 50)
 """Python's own are 700, 10, 10."""
@@ -70,9 +77,7 @@ _GC_THRESHOLDS: Final = (20_000, 20, 50)
 def run(config: Config, read: Read) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code.
 
-    Args:
-        config: what to begin with.
-        read: reads it again when somebody asks for that.
+    ``read`` reads the configuration again when somebody asks for that.
 
     Raises:
         ConfigError: it cannot start; one line that says what to do.
@@ -133,6 +138,8 @@ class _Daemon:
         journal = Journal.open(self._config.journal_path, backend=self._config.backend)
         try:
             await self._serve(journal, WallTimeline(loop))
+        except BackendError as error:
+            raise ConfigError(str(error)) from error
         finally:
             await asyncio.to_thread(journal.close)
         if self._failure is not None:
@@ -144,19 +151,49 @@ class _Daemon:
         same_boot = is_same_boot(self._state_dir)
         restored = self._restore(journal, timeline, same_boot=same_boot)
         driver, door = self._assemble(journal, timeline, restored, await self._find_disks())
-        self._reloading = self._make_reloading(driver, door)
-        metrics = MetricsPage(self._scene(driver, door))
-        server = self._make_server(driver, journal, door, metrics)
-        try:
+        for warning in self._force.policy.cautions(driver.state.platform):
+            log.warning('event=warned text="%s"', warning)
+        async with AsyncExitStack() as opened:
+            opened.push_async_callback(self._let_go, driver, door)
             await door.open()
-            self._agree_on_offers(driver, door)
+            driver.state.can_cap = Throttle in door.backend.offers  # known only now
+            check_offers(self._force.policy.rules, door.backend.offers, self._config.backend)
             reach("daemon.opened")
             ledger = noted_ledger(self._state_dir)
             await door.adopt(list(driver.state.live), same_boot=same_boot, ledger=ledger)
             reach("daemon.adopted")
             with spoken_of(self._state_dir, "state_dir"):
-                note_boot(self._state_dir, ledger=door.ledger)
+                note_boot(self._state_dir, read_boot_id(), door.ledger)
             reach("daemon.noted")
+            self._reloading = Reloading(
+                driver,
+                self._force,
+                read=self._read,
+                offers=door.backend.offers,
+                changed=self._tidying.set,
+                measured=self._measured,
+                retried=self._rule_watch.forgive,
+            )
+            scene = Scene(
+                driver,
+                supervisor_problem=lambda: door.problem,
+                is_protected=lambda: door.is_protected,
+                log_lines_lost=lambda: 0 if self._writer is None else self._writer.lost,
+            )
+            metrics = MetricsPage(scene)
+            context = Context(
+                driver=driver,
+                journal=journal,
+                knowledge=self._knowledge,
+                force=self._force,
+                door=door,
+                outputs=self._outputs,
+                measured=self._measured,
+                reload=self._reloading.reload,
+            )
+            server = Server(context, metrics.routes())
+            opened.push_async_callback(server.close)
+            opened.push_async_callback(metrics.close)
             await metrics.open(self._config)
             _spare_the_collector()
             driver.run(door.backend)
@@ -165,67 +202,33 @@ class _Daemon:
                 await server.open(self._config.socket_path, self._handed)
             self._announce(driver, door)
             await self._until_stopped(driver, journal, door, server)
-        except BackendError as error:
-            raise ConfigError(str(error)) from error
-        finally:
-            await metrics.close()
-            await server.close()
-            reach("daemon.ending")
-            driver.halt()
-            self._remains = await door.close()
-            reach("daemon.let_go")
-            if self._remains:
-                log.error('event=not_let_go problem="%s"', self._remains)
-            log.info("event=stopped running_jobs=%d", sum(1 for _ in driver.state.live))
+
+    async def _let_go(self, driver: Driver, door: Door) -> None:
+        reach("daemon.ending")
+        driver.halt()
+        self._remains = await door.close()
+        reach("daemon.let_go")
+        if self._remains:
+            log.error('event=not_let_go problem="%s"', self._remains)
+        log.info("event=stopped running_jobs=%d", sum(1 for _ in driver.state.live))
 
     async def _find_disks(self) -> Mapping[str, DiskFacts] | None:
         """What is found at the path of each disk of a tier; None: all of them are pretended."""
         config = self._config
         if not config.is_system or config.backend == "simulated":
             return self._preflight.disks
-        try:
-            return await ask_at_the_start(config) if config.tier else {}
-        except BackendError as error:
-            raise ConfigError(str(error)) from error
-
-    def _scene(self, driver: Driver, door: Door) -> Scene:
-        return Scene(
-            driver,
-            supervisor_problem=lambda: door.problem,
-            is_protected=lambda: door.is_protected,
-            log_lines_lost=lambda: 0 if self._writer is None else self._writer.lost,
-        )
+        return await ask_at_the_start(config) if config.tier else {}
 
     def _restore(self, journal: Journal, timeline: WallTimeline, *, same_boot: bool) -> Restored:
         for warning in startup_warnings(self._state_dir):
             log.warning('event=warned text="%s"', warning)
-        restored = journal.restore()
         reading = read_clocks(timeline.now_s)
-        restored = keep_time(journal, restored, timeline.anchor_s, reading, same_boot=same_boot)
+        restored = keep_time(
+            journal, journal.restore(), timeline.anchor_s, reading, same_boot=same_boot
+        )
         self._passed = restored.passed
         reach("daemon.restored")
         return restored
-
-    def _agree_on_offers(self, driver: Driver, door: Door) -> None:
-        """What the backend performs is known only now, when it is open."""
-        assert self._reloading is not None
-        self._reloading.offers = door.backend.offers
-        driver.state.can_cap = Throttle in door.backend.offers
-        check_offers(self._force.policy.rules, door.backend.offers, self._config.backend)
-
-    def _make_reloading(self, driver: Driver, door: Door) -> Reloading:
-        for warning in self._force.policy.cautions(driver.state.platform):
-            log.warning('event=warned text="%s"', warning)
-        changed = self._tidying.set
-        return Reloading(
-            driver,
-            self._force,
-            read=self._read,
-            offers=door.backend.offers,
-            changed=changed,
-            measured=self._measured,
-            retried=self._rule_watch.forgive,
-        )
 
     def _announce(self, driver: Driver, door: Door) -> None:
         drain = driver.state.drain
@@ -256,10 +259,15 @@ class _Daemon:
         self, driver: Driver, journal: Journal, door: Door, server: Server
     ) -> None:
         """Wait for a signal; meanwhile learn of the past, forget what is older than ``retain``."""
-        past = asyncio.create_task(self._knowledge.learn_the_past(journal, driver.state.outlook))
-        feeding = asyncio.create_task(feed_watchdog())
-        disks = asyncio.create_task(watch_disks(self._config, driver, door.ask_scratch))
-        socket = asyncio.create_task(self._keep_socket(server))
+        meanwhile = [
+            asyncio.create_task(work)
+            for work in (
+                self._knowledge.learn_the_past(journal, driver.state.outlook),
+                _feed_watchdog(),
+                watch_disks(self._config, driver, door.ask_scratch),
+                self._keep_socket(server),
+            )
+        ]
         began_s = driver.timeline.now_s
         while not self._stopping.is_set():
             self._tidying.clear()
@@ -270,21 +278,19 @@ class _Daemon:
             if driver.timeline.now_s - began_s >= _PRUNE_EVERY_S:
                 self._rule_watch.forgive()
             self._tell_status(driver)
-        past.cancel()
-        feeding.cancel()
-        disks.cancel()
-        socket.cancel()
+        for task in meanwhile:
+            task.cancel()
         notify("STOPPING=1")
 
     async def _forget_old(self, driver: Driver, journal: Journal, door: Door) -> None:
         """Count what has passed, and forget what has been kept for long enough."""
         retain_s = self._force.config.retain_s
         reading = read_clocks(driver.timeline.now_s)
-        passed = count_on(self._passed, reading, max(retain_s, KEEP_SAMPLES_S))
+        passed = count_on(self._passed, reading, max(retain_s, _KEEP_SAMPLES_S))
         self._passed = passed
-        journal.write(Batch(passed=passed), lambda _: None)
+        journal.write(Batch(meta={"passed": passed}), lambda _: None)
         before_s = expired_before_s(passed, retain_s)
-        journal.prune(before_s, samples_before_s=expired_before_s(passed, KEEP_SAMPLES_S))
+        journal.prune(before_s, samples_before_s=expired_before_s(passed, _KEEP_SAMPLES_S))
         await door.retire(before_s)
 
     async def _keep_socket(self, server: Server) -> None:
@@ -349,18 +355,33 @@ class _Daemon:
             requests=restored.requests,
             keeps_samples=config.journal_samples,
         )
-        if self._measured is not None:
-            driver.after_sample = partial(_watch_disks, self._measured, state)
+        if (measured := self._measured) is not None:
+            driver.after_sample = lambda: measured.watch(state.meter.devices)
         if simulated:
-            commands = _commands(state)
-            return driver, SimulatedDoor(platform, timeline, driver.post, commands)
-        launches = self._launches(driver, platform)
+            return driver, SimulatedDoor(
+                platform, timeline, driver.post, lambda job_id: state.jobs[job_id].spec.command
+            )
+        open_files = raise_open_files()
+
+        def launch_of(start: Start) -> Mapping[str, Any]:
+            job = state.jobs[start.job_id]
+            return launch_record(
+                job,
+                start,
+                platform,
+                driver.environments.get(job.spec.environment_id),
+                api_socket=config.socket_path,
+                open_files=open_files,
+                fence=self._force.config.topology.fence,
+                processes=self._force.config.max_processes,
+                tiers=state.stock.tiers,
+            )
 
         def find_record(job_id: JobId) -> Job | None:
             return state.jobs.get(job_id) or journal.finished(job_id)
 
         return driver, LinuxDoor(
-            config, platform, timeline, driver.post, launches, state.jobs.get, find_record
+            config, platform, timeline, driver.post, launch_of, state.jobs.get, find_record
         )
 
     def _measured_platform(self) -> Platform:
@@ -378,10 +399,10 @@ class _Daemon:
         """
         unfinished = (job for job in restored.jobs if not job.state.is_final)
         try:
-            runtime_dir = Path(self._config.runtime_dir)
-            for key, pid in find_strangers(runtime_dir, unfinished):
+            running = find_running(Path(self._config.runtime_dir))
+            for key, pid in find_strangers(running, unfinished):
                 log.warning("event=stranger attempt=%s pid=%s problem=%r", key, pid, STRANGER)
-            highest = highest_job(self._outputs, runtime_dir)
+            highest = highest_job(self._outputs, running)
         except PermissionError as error:  # what it can do without that, it does
             log.warning('event=warned text="%s may not be read"', error.filename)
             return restored.next_id
@@ -393,42 +414,6 @@ class _Daemon:
                 f"FILE'); to begin anew once no job runs, move {self._outputs} away as well"
             )
         return restored.next_id
-
-    def _launches(
-        self, driver: Driver, platform: Platform
-    ) -> Callable[[Start, int], Mapping[str, Any]]:
-        api_socket = self._config.socket_path
-
-        def launch_of(start: Start, open_files: int) -> Mapping[str, Any]:
-            job = driver.state.jobs[start.job_id]
-            return launch_record(
-                job,
-                start,
-                platform,
-                driver.environments.get(job.spec.environment_id),
-                api_socket=api_socket,
-                open_files=open_files,
-                fence=self._force.config.topology.fence,
-                processes=self._force.config.max_processes,
-                tiers=driver.state.stock.tiers,
-            )
-
-        return launch_of
-
-    def _make_server(
-        self, driver: Driver, journal: Journal, door: Door, metrics: MetricsPage
-    ) -> Server:
-        context = Context(
-            driver=driver,
-            journal=journal,
-            knowledge=self._knowledge,
-            force=self._force,
-            door=door,
-            outputs=self._outputs,
-            measured=self._measured,
-            reload=self._reloading.reload if self._reloading else None,
-        )
-        return Server(context, metrics.routes())
 
     def _stop(self) -> None:
         self._stopping.set()
@@ -452,6 +437,14 @@ class _Daemon:
         log.critical("event=failed message=%r", context.get("message"), exc_info=error)
         self._failure = self._failure or error or IodaemonError(str(context.get("message")))
         self._stop()
+
+
+async def _feed_watchdog() -> None:
+    """Tell systemd, twice in the time that it waits, that the event loop still turns."""
+    limit_s = find_watchdog_s()
+    while limit_s is not None:
+        notify("WATCHDOG=1")
+        await asyncio.sleep(limit_s / 2)
 
 
 def _spare_the_collector() -> None:
@@ -495,11 +488,3 @@ def _awaken(job: Job, *, longest_grace_s: float) -> Job:
         phase=phase,
         kill_at_s=kill_at_s,
     )
-
-
-def _watch_disks(measured: Measured, state: State) -> None:
-    measured.watch(state.meter.devices)
-
-
-def _commands(state: State) -> Callable[[JobId], tuple[str, ...]]:
-    return lambda job_id: state.jobs[job_id].spec.command

@@ -8,7 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
+from pathlib import Path
 from types import MappingProxyType
+
+import psutil
 
 from iodaemon.config import Config, PolicyFile, check_offers, load_policy, policy_search
 from iodaemon.config.tier import find_obstacles, find_problems, find_tier_rule
@@ -18,6 +21,7 @@ from iodaemon.daemon.backends import linux_platform
 from iodaemon.daemon.tiering import look_at_disks
 from iodaemon.errors import ConfigError
 from iodaemon.model.node import SimulatedNode, default_platform
+from iodaemon.node.condition import NO_PROCESS_IO, judge_free
 
 
 def policy_of(config: Config) -> PolicyFile:
@@ -39,43 +43,35 @@ def policy_of(config: Config) -> PolicyFile:
 class Preflight:
     """What a configuration means on this machine. Each part is looked up once, when it is read.
 
-    Args:
-        config: it.
-        sees_disks: False: of tiers' disks nothing is looked up, a sandbox hides them.
+    Without ``sees_disks`` nothing is looked up of tiers' disks: a sandbox hides them.
     """
 
     def __init__(self, config: Config, *, sees_disks: bool = True) -> None:
         self._config = config
+        self._is_simulated = config.backend == "simulated"
         self._sees_disks = sees_disks
 
     @cached_property
     def policy(self) -> PolicyFile:
         """The policy; raises ConfigError where there is none that the backend can carry out."""
-        policy = policy_of(self._config)
-        check_offers(policy.rules, self._offers, self._config.backend)
-        return policy
-
-    @property
-    def _offers(self) -> frozenset[type]:
-        if self._config.backend == "simulated":
-            return SimulatedNode.offers
         from iodaemon.node.linux import LinuxNode
 
-        return LinuxNode.offers
+        policy = policy_of(self._config)
+        offers = SimulatedNode.offers if self._is_simulated else LinuxNode.offers
+        check_offers(policy.rules, offers, self._config.backend)
+        return policy
 
     @cached_property
     def platform(self) -> Platform:
         """The machine; raises ConfigError where it has not the sockets that are configured."""
-        is_simulated = self._config.backend == "simulated"
-        return default_platform() if is_simulated else linux_platform(self._config)
+        return default_platform() if self._is_simulated else linux_platform(self._config)
 
     @cached_property
     def disks(self) -> Mapping[str, DiskFacts] | None:
         """What is found at the path of each disk of a tier; None: all of them are pretended, or
         none is seen.
         """
-        is_pretended = self._config.backend == "simulated"
-        return look_at_disks(self._config) if self._sees_disks and not is_pretended else None
+        return look_at_disks(self._config) if self._sees_disks and not self._is_simulated else None
 
     def check(self) -> None:
         """Raises ConfigError with the first problem."""
@@ -93,15 +89,21 @@ class Preflight:
             yield from _refusal(partial(find_tier_rule, name, table))
 
     def find_obstacles(self, promised: Mapping[str, int] = MappingProxyType({})) -> Iterator[str]:
-        """What keeps jobs from using disks with which the daemon starts.
-
-        Args:
-            promised: what jobs were promised of each disk, bytes. Who was promised all of it may
-                fill it.
-        """
+        """What keeps jobs from using disks with which the daemon starts; ``promised`` in bytes."""
         if self.disks is not None:
             found = find_obstacles(self._config.tier, self.disks, promised)
             yield from (line for _, line in found)
+
+
+def startup_warnings(state: Path) -> Iterator[str]:
+    """What will go wrong sooner or later, one line each, with what to do."""
+    if (short := judge_free(state, psutil.disk_usage(str(state)).free)) is not None:
+        yield str(short)
+    if psutil.swap_memory().total and psutil.virtual_memory().percent > 90:
+        yield "memory is over 90 % used; jobs will swap, which is I/O that no job is charged for"
+    if not Path("/proc/self/io").exists():
+        fact, cure = NO_PROCESS_IO
+        yield f"{fact}, so every job's I/O is unknown, and none is regulated; {cure}"
 
 
 def _refusal(look: Callable[[], object]) -> Iterator[str]:

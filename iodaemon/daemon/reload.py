@@ -24,7 +24,7 @@ from iodaemon.core.platform import Device
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.daemon.calibrating import Measured, device_changes
 from iodaemon.daemon.driver import Driver
-from iodaemon.daemon.journal.record import Batch
+from iodaemon.daemon.journal.record import Order
 from iodaemon.daemon.preflight import policy_of
 from iodaemon.daemon.telltale import set_level
 from iodaemon.errors import ConfigError, IodaemonError, RequestError
@@ -50,8 +50,7 @@ class InForce:
 def fallback_of(rules: Rules) -> Rules:
     """What goes on where one of these rules fails: the shipped policy ``none``, at their pace."""
     pace = {"regulation": {"timeslice": rules.regulation.timeslice_s}}
-    policy = load_policy(FALLBACK, overrides=pace, search=(shipped("policies"),))
-    return policy.rules
+    return load_policy(FALLBACK, overrides=pace, search=(shipped("policies"),)).rules
 
 
 class Reloading:
@@ -68,13 +67,9 @@ class Reloading:
         measured: Measured | None = None,
         retried: Callable[[], None] = lambda: None,
     ) -> None:
-        """Reload for this driver.
+        """Reload for this driver, whose backend performs the decisions in ``offers``.
 
         Args:
-            driver: takes the orders.
-            force: is changed.
-            read: reads the configuration.
-            offers: decisions that the backend performs.
             changed: called when something else is in force.
             measured: the calibrations of the disks. None: there are none to read.
             retried: called when rules that were set aside get another chance.
@@ -83,7 +78,7 @@ class Reloading:
         self._driver = driver
         self._force = force
         self._read = read
-        self.offers = offers
+        self._offers = offers
         self._changed = changed
         self._measured = measured
         self._one_at_a_time = asyncio.Lock()
@@ -97,8 +92,7 @@ class Reloading:
         """
         async with self._one_at_a_time:
             try:
-                config, policy = await asyncio.to_thread(self._look)
-                devices = await asyncio.to_thread(self._look_at_disks)
+                config, policy, devices = await asyncio.to_thread(self._look)
             except ConfigError as error:
                 raise RequestError(f"{error}; nothing was changed") from error
             settings = setting_changes(self._force.config, config)
@@ -115,12 +109,13 @@ class Reloading:
         except IodaemonError as error:
             log.error('event=not_reloaded problem="%s"', error)  # noqa: TRY400 - one line
 
-    def _look(self) -> tuple[Config, PolicyFile]:
+    def _look(self) -> tuple[Config, PolicyFile, tuple[Device, ...]]:
         config = self._read()
         with import_again():
             policy = policy_of(config)
-            check_offers(policy.rules, self.offers, self._force.config.backend)
-        return config, policy
+            check_offers(policy.rules, self._offers, self._force.config.backend)
+        devices = self._driver.state.platform.devices
+        return config, policy, self._measured.read(devices) if self._measured else devices
 
     def _policy_changes(self, policy: PolicyFile) -> list[Change]:
         changes = list(policy_changes(self._force.policy, policy))
@@ -128,10 +123,6 @@ class Reloading:
             back = Change(path="policy", before=f'"{FALLBACK}"', after=f'"{policy.name}"')
             return [back, *(each for each in changes if each.path != "policy")]
         return changes
-
-    def _look_at_disks(self) -> tuple[Device, ...]:
-        devices = self._driver.state.platform.devices
-        return devices if self._measured is None else self._measured.read(devices)
 
     async def _bring_into_force(
         self,
@@ -158,12 +149,10 @@ class Reloading:
                 output_max_bytes=config.output_max_bytes,
                 scratch_keep_s=config.scratch_keep_s,
             )
-            if config.mode == before.mode:
-                await self._driver.order(Batch(), event)
-            else:  # who writes another mode into the file means it; 'iod mode' before or not
-                mode = Mode(config.mode)
-                switch = ev.ModeChanged(at_s=now_s, mode=mode, by=by)
-                await self._driver.order(Batch(mode=mode), event, switch)
+            orders: list[Order] = [event]
+            if config.mode != before.mode:  # whoever writes another one into the file means it
+                orders.append(ev.ModeChanged(at_s=now_s, mode=Mode(config.mode), by=by))
+            await self._driver.order(*orders)
         self._force.config, self._force.policy = in_force(before, config), policy
         controller.fallback = fallback_of(policy.rules)
         self._driver.keeps_samples = config.journal_samples

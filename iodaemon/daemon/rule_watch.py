@@ -42,12 +42,7 @@ class RuleWatch:
     """The limit on each call of a rule (``core.rule.Limit``), and what the file remembers."""
 
     def __init__(self, path: Path, limit_s: float = RULE_LIMIT_S) -> None:
-        """Take over from the daemon before; in the main thread.
-
-        Args:
-            path: the file.
-            limit_s: for one call.
-        """
+        """Take over from the daemon before; in the main thread. ``limit_s`` is for one call."""
         self._path = path
         self._bytes = _opened(path)
         kind = ASKED[self._bytes[_ASKED] % len(ASKED)]

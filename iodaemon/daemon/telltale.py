@@ -1,8 +1,7 @@
 """The daemon's log: lines on standard error, and nowhere else.
 
-A thread writes them. Whatever standard error is (a pipe that nobody reads, a file on a disk that
-hangs), it holds up this thread and nothing else: lines wait for it up to a bound, and beyond that
-they are lost, counted, and reported where they would have been.
+A thread writes them: what holds up standard error (a pipe that nobody reads, a disk that hangs)
+holds up nothing else. Lines without room are lost, counted, and reported in their place.
 
 Under systemd standard error is the journal's, which has the time of every line already; a line
 there begins with ``<N>``, its priority as in syslog(3) (sd-daemon(3)). Anywhere else a line begins
@@ -19,9 +18,8 @@ import select
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final, TextIO
+from typing import Final
 
 from aiohttp.http_exceptions import HttpProcessingError
 
@@ -36,9 +34,8 @@ _PRIORITIES: Final = (
 )
 """From which level on which priority; below all of them 7, debug."""
 MOST_WAITING_BYTES: Final = 1024 * 1024
-"""About 9,000 lines: more than a node of 1,000 jobs writes in one turn."""
-_ONE_WRITE_BYTES: Final = 64 * 1024
-"""The usual size of a pipe."""
+"""About 9,000 lines: more than a node of 1,000 jobs writes in one turn. What is being written comes
+on top."""
 _TOGETHER_S: Final = 0.01
 """For which the first line waits for others: one write, and one hand-over to the thread, for all
 lines of one turn."""
@@ -52,7 +49,6 @@ class _JournalLines(logging.Formatter):
     """Each line with its priority, those of a traceback too: journald reads line by line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record, as lines for journald."""
         prefix = f"<{priority_of(record.levelno)}>"
         return "\n".join(prefix + line for line in super().format(record).splitlines() or [""])
 
@@ -74,10 +70,6 @@ class _PlainLines(logging.Formatter):
 class LogWriter(logging.Handler):
     """Writes lines to a file descriptor from a thread of its own; never blocks who logs.
 
-    Args:
-        fd: of standard error.
-        most_bytes: that wait to be written. Further lines are lost.
-
     Attributes:
         lost: lines that were not written: there was no room, or the write failed.
     """
@@ -87,7 +79,7 @@ class LogWriter(logging.Handler):
         self.lost = 0
         self._fd = fd
         self._most_bytes = most_bytes
-        self._lines: deque[bytes] = deque()
+        self._lines: list[bytes] = []
         self._waiting_bytes = 0
         self._unreported = 0
         self._is_writing = self._is_urgent = False
@@ -99,19 +91,15 @@ class LogWriter(logging.Handler):
         try:
             line = self._encoded(record)
         except Exception:  # noqa: BLE001 - as logging does: a bad record must not end its caller
-            self.handleError(record)
-            return
+            line = None
         with self._changed:
-            if self._waiting_bytes + len(line) > self._most_bytes:
-                self._lose(1)
-                return
-            self._report_lost()
-            self._queue(line)
-
-    def handleError(self, _: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Count a record that cannot be formatted; logging itself would write to stderr."""
-        with self._changed:
-            self._lose(1)
+            if line is None or self._waiting_bytes + len(line) > self._most_bytes:
+                self.lost += 1
+                self._unreported += 1
+                self._changed.notify_all()
+            else:
+                self._report_lost()
+                self._queue(line)
 
     def flush(self) -> None:
         """Wait until all is written, for a second at most; called when the process ends."""
@@ -122,7 +110,9 @@ class LogWriter(logging.Handler):
         with self._changed:
             self._is_urgent = True
             self._changed.notify_all()
-            return self._changed.wait_for(self._is_drained, within_s)
+            return self._changed.wait_for(
+                lambda: not (self._lines or self._unreported or self._is_writing), within_s
+            )
 
     def takes_more(self) -> bool:
         """Whether all is written and more can be, in a second at most."""
@@ -132,9 +122,6 @@ class LogWriter(logging.Handler):
         poll.register(self._fd, select.POLLOUT)
         return bool(poll.poll(1000.0 * DRAIN_S))
 
-    def _is_drained(self) -> bool:
-        return not (self._lines or self._unreported or self._is_writing)
-
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -142,7 +129,8 @@ class LogWriter(logging.Handler):
                 self._changed.wait_for(lambda: self._is_urgent, _TOGETHER_S)
                 if not self._lines:
                     self._report_lost()
-                lines = self._take()
+                lines, self._lines = self._lines, []
+                self._waiting_bytes = 0
                 self._is_writing = True
             is_written = _write_all(self._fd, b"".join(lines))
             with self._changed:
@@ -151,28 +139,12 @@ class LogWriter(logging.Handler):
                     self.lost += len(lines)  # not reported: that could not be written either
                 self._changed.notify_all()
 
-    def _take(self) -> list[bytes]:
-        """The oldest lines, as many as make one write."""
-        lines = [self._lines.popleft()]
-        size_bytes = len(lines[0])
-        while self._lines and size_bytes + len(self._lines[0]) <= _ONE_WRITE_BYTES:
-            lines.append(self._lines.popleft())
-            size_bytes += len(lines[-1])
-        self._waiting_bytes -= size_bytes
-        return lines
-
-    def _lose(self, count: int) -> None:
-        self.lost += count
-        self._unreported += count
-        self._changed.notify_all()
-
     def _report_lost(self) -> None:
         """Queue a line that says how many are missing at this place."""
         if not self._unreported:
             return
-        text = "event=log_lines_lost lines=%d in_all=%d"
-        fields = {"msg": text, "args": (self._unreported, self.lost), "levelno": logging.WARNING}
-        record = logging.makeLogRecord({**fields, "levelname": "WARNING", "name": __name__})
+        text, counts = "event=log_lines_lost lines=%d in_all=%d", (self._unreported, self.lost)
+        record = logging.LogRecord(__name__, logging.WARNING, "", 0, text, counts, None)
         self._unreported = 0
         self._queue(self._encoded(record))
 
@@ -202,14 +174,13 @@ def _write_all(fd: int, data: bytes) -> bool:
 def begin_log(level: str, environ: Mapping[str, str]) -> LogWriter | None:
     """Log to standard error from this level on.
 
-    Args:
-        level: ``debug``, ``info``, ``warning``, ``error``.
-        environ: for ``JOURNAL_STREAM``.
-
     Returns:
         What writes the lines; None where standard error is no file.
     """
-    writer = None if sys.stderr is None else _writer_to(sys.stderr)
+    writer = None
+    if sys.stderr is not None:
+        with contextlib.suppress(ValueError):  # it is no file, so nothing can block it
+            writer = LogWriter(sys.stderr.fileno())
     handler = writer or logging.StreamHandler()
     is_journal = sys.stderr is not None and is_journal_stream(sys.stderr, environ)
     handler.setFormatter(_JournalLines(_OURS) if is_journal else _PlainLines(_PLAIN))
@@ -219,13 +190,6 @@ def begin_log(level: str, environ: Mapping[str, str]) -> LogWriter | None:
     logging.basicConfig(level=level.upper(), handlers=[handler])
     logging.captureWarnings(True)  # noqa: FBT003 - the library's signature
     return writer
-
-
-def _writer_to(stream: TextIO) -> LogWriter | None:
-    try:
-        return LogWriter(stream.fileno())
-    except ValueError:  # io.UnsupportedOperation: it is no file, so nothing can block it
-        return None
 
 
 def set_level(level: str) -> None:
@@ -240,13 +204,13 @@ def priority_of(level: int) -> int:
 
 MALFORMED_EVERY_S: Final = 60.0
 """Least time between two lines about malformed requests: anybody can send thousands a second."""
-_REQUESTS: Final = "iodaemon.daemon.requests"
+_LONGEST_PROBLEM: Final = 200
 
 
 @functools.cache
 def request_log() -> logging.Logger:
     """The logger of the HTTP servers; all malformed requests of a minute are one line in it."""
-    log = logging.getLogger(_REQUESTS)
+    log = logging.getLogger("iodaemon.daemon.requests")
     log.addFilter(MalformedRequests())
     return log
 
@@ -255,9 +219,6 @@ class MalformedRequests(logging.Filter):
     """Turns errors about malformed requests into one line a minute, without a traceback.
 
     Other errors of the server are faults of ours: they pass as they are.
-
-    Args:
-        clock: in s; only differences count.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -277,11 +238,8 @@ class MalformedRequests(logging.Filter):
             return False
         self._next_s = now_s + MALFORMED_EVERY_S
         record.levelno, record.levelname = logging.WARNING, "WARNING"
-        record.msg, record.exc_info, record.exc_text = _MALFORMED, None, None
+        record.msg = "event=malformed_requests count=%d last=%s"
         record.args = (self._count, quoted(" ".join(error.message.split())[:_LONGEST_PROBLEM]))
+        record.exc_info = record.exc_text = None
         self._count = 0
         return True
-
-
-_MALFORMED: Final = "event=malformed_requests count=%d last=%s"
-_LONGEST_PROBLEM: Final = 200

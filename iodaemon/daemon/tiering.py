@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
@@ -48,15 +49,14 @@ def live_tiers(
 ) -> tuple[Tier, ...]:
     """Fastest first. What a disk has not that is promised of it is told.
 
-    Args:
-        config: in force.
-        facts: what was found at each disk's path; None: all of them are pretended.
-        jobs: as the journal has them.
+    ``facts`` are what was found at each disk's path; None: all of them are pretended.
 
     Raises:
         ConfigError: a disk cannot be used: one line that says what to do.
     """
-    promised = _promised(jobs)
+    promised: Counter[str] = Counter()
+    for share in (share for job in jobs for share in job.shares):
+        promised[share.disk] += share.size_bytes
     tiers = build_tiers(config.tier, facts, promised)
     if facts is None:
         return tiers
@@ -70,7 +70,12 @@ def live_tiers(
                 disk.kind,
                 disk.capacity_bytes,
             )
-    _warn(config, facts, promised)
+    for name, table in config.tier.items():  # in the words of ``iod doctor``
+        for seen in table.disk:
+            found = facts[seen.path]
+            if remedy := find_shortage(seen, found, promised[os.path.normpath(seen.path)]):
+                shown = f"tier {name}: {describe_disk(seen, found)}"
+                log.warning('event=warned text="%s: %s; %s"', shown, SHORTAGE, remedy)
     return tiers
 
 
@@ -79,11 +84,6 @@ async def watch_disks(config: Config, driver: Driver, ask: Ask) -> None:
 
     A disk that works is looked at once at the beginning, and where a job has been starting on it
     for long. Of the simulated backend there are none.
-
-    Args:
-        config: in force.
-        driver: told what is found.
-        ask: the supervisor, whose helpers look.
     """
     if not config.tier or config.backend == "simulated":
         return
@@ -98,7 +98,11 @@ async def watch_disks(config: Config, driver: Driver, ask: Ask) -> None:
                 log.exception("event=disk_look_failed")
             else:
                 found = find_unusable(config, stock.tiers, facts, stock.promised_bytes())
-                _tell_state(driver, {disk: found.get(disk, "") for disk in asked})
+                for disk in asked:
+                    problem = found.get(disk, "")  # empty: it works
+                    if problem != stock.unusable.get(disk, ""):
+                        at_s = driver.timeline.now_s
+                        driver.post(ev.DiskSeen(at_s=at_s, disk=disk, problem=problem))
         pause_s = looks.pause_s(driver.timeline.now_s)
         if await driver.watch.until(partial(ne, stock.unusable, known), pause_s):
             _tell_of(known, stock.unusable)
@@ -148,13 +152,6 @@ class _Looks:
         return max(0.0, min([self._starts_s, *self._due_s.values()]) - now_s)
 
 
-def _tell_state(driver: Driver, found: Mapping[DiskId, str]) -> None:
-    """Post what is new: why a disk is of no use now, empty: it works."""
-    for disk, problem in found.items():
-        if problem != driver.state.stock.unusable.get(disk, ""):
-            driver.post(ev.DiskSeen(at_s=driver.timeline.now_s, disk=disk, problem=problem))
-
-
 def _where_starts_are_long(driver: Driver) -> set[DiskId]:
     """A disk that hangs gives no error: what makes a job's directory waits for it."""
     before_s = driver.timeline.now_s - _LONG_START_S
@@ -171,7 +168,6 @@ def find_unusable(
     """Why a disk is of no use, as far as a look can tell, of each that is not.
 
     Args:
-        config: in force.
         tiers: as they were when the daemon started.
         facts: what is found at each disk's path.
         promised: what jobs were promised of each disk, bytes.
@@ -242,21 +238,3 @@ async def ask_at_the_start(config: Config) -> dict[str, DiskFacts]:
 
 def _paths(config: Config) -> list[str]:
     return [disk.path for table in config.tier.values() for disk in table.disk]
-
-
-def _promised(jobs: Iterable[Job]) -> dict[str, int]:
-    """What jobs hold of each disk, bytes."""
-    held: dict[str, int] = {}
-    for share in (share for job in jobs for share in job.shares):
-        held[share.disk] = held.get(share.disk, 0) + share.size_bytes
-    return held
-
-
-def _warn(config: Config, facts: Mapping[str, DiskFacts], promised: Mapping[str, int]) -> None:
-    """In the words of ``iod doctor``."""
-    for name, table in config.tier.items():
-        for disk in table.disk:
-            held, found = promised.get(os.path.normpath(disk.path), 0), facts[disk.path]
-            if remedy := find_shortage(disk, found, held):
-                shown = f"tier {name}: {describe_disk(disk, found)}"
-                log.warning('event=warned text="%s: %s; %s"', shown, SHORTAGE, remedy)

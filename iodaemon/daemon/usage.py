@@ -97,12 +97,9 @@ class Usage:
         transitions: Sequence[Transition],
         jobs: Mapping[JobId, Job],
     ) -> list[BandwidthMinute]:
-        """Take in one step of the controller; returns the rows of minutes that are over.
+        """Take in one step of the controller, after which jobs are as in ``jobs``.
 
-        Args:
-            events: what had happened, in order.
-            transitions: what it came to.
-            jobs: as they are after it.
+        Returns the rows of minutes that are over.
         """
         rows: list[BandwidthMinute] = []
         samples = []
@@ -147,13 +144,8 @@ class Usage:
             followed.place = _place(counters.devices)
             followed.seconds += spent_s
             self._add(followed, minute, (counters.read_bytes, counters.written_bytes))
-        return self._close(
-            [
-                i
-                for i, each in self._jobs.items()
-                if each.minute is not None and each.minute < minute
-            ]
-        )
+        of = ((job_id, each.minute) for job_id, each in self._jobs.items())
+        return self._close([job_id for job_id, last in of if last is not None and last < minute])
 
     def _add(self, job: _Followed, minute: int, totals: Iterable[int | None]) -> None:
         """Book what its totals have grown by; one that could not be read stays as it was."""
@@ -172,25 +164,26 @@ class Usage:
         for job_id in job_ids:
             job = self._jobs[job_id]
             if job.minute is not None:
-                read, written = job.moved
-                rows.append(
-                    BandwidthMinute(
-                        job_id=job_id,
-                        minute=job.minute,
-                        read_bytes=read,
-                        written_bytes=written,
-                        seconds=job.seconds,
-                    )
+                row = BandwidthMinute(
+                    job_id=job_id,
+                    minute=job.minute,
+                    read_bytes=job.moved[0],
+                    written_bytes=job.moved[1],
+                    seconds=job.seconds,
                 )
+                rows.append(row)
             job.minute, job.moved, job.seconds = None, [0, 0], 0.0
         return rows
 
     # -- devices ---------------------------------------------------------------------------------
 
     def _take_devices(self, devices: Mapping[DeviceId, DeviceCounters]) -> None:
-        fresh = {
-            device for device, now in devices.items() if _is_another(self.devices.get(device), now)
-        }
+        fresh = set()
+        for device, now in devices.items():
+            before = self.devices.get(device)
+            # Counts that do not wrap and fall are another device's.
+            if before is None or now.reads < before.reads or now.writes < before.writes:
+                fresh.add(device)
         self.devices.update(devices)
         for direction in DIRECTIONS:
             self._note_others(devices, direction, fresh)
@@ -207,8 +200,9 @@ class Usage:
                 by_jobs[place] += size
         grown = {}
         for device, counters in devices.items():
-            side, moved = self._sides[device, direction], _bytes(counters, direction)
-            before, side.beyond = side.beyond, moved - by_jobs[device]
+            side = self._sides[device, direction]
+            sectors = counters.read_sectors if direction == "read" else counters.written_sectors
+            before, side.beyond = side.beyond, sectors * SECTOR_BYTES - by_jobs[device]
             grown[device] = 0 if device in fresh else max(0, side.beyond - before)
         unplaced = sum(by_jobs[place] for place in _UNPLACED) - self._given[direction]
         room = sum(grown.values())
@@ -235,13 +229,3 @@ def _place(devices: tuple[DeviceId, ...] | None) -> str:
     if len(devices) > 1:
         return "several"
     return devices[0] if devices else "none"
-
-
-def _bytes(counters: DeviceCounters, direction: str) -> int:
-    sectors = counters.read_sectors if direction == "read" else counters.written_sectors
-    return sectors * SECTOR_BYTES
-
-
-def _is_another(before: DeviceCounters | None, now: DeviceCounters) -> bool:
-    """Whether no device of this name was seen, or another one: these counts do not wrap."""
-    return before is None or now.reads < before.reads or now.writes < before.writes

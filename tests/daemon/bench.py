@@ -184,3 +184,13 @@ def drive(path: Path, scenario: Callable[[Bench], Awaitable[None]], **options) -
         return {job.id: job for job in again.restore().jobs}
     finally:
         again.close()
+
+
+def driven(scenario: Callable[[Bench], Awaitable[None]]) -> Callable[[Path], None]:
+    """A test that runs this scenario over a journal of its own."""
+
+    def test(tmp_path: Path) -> None:
+        drive(tmp_path, scenario)
+
+    test.__name__, test.__doc__ = scenario.__name__, scenario.__doc__
+    return test

@@ -1,5 +1,6 @@
-"""Real daemons for the tests of this directory."""
+"""Real daemons and journals for the tests of this directory."""
 
 from harness import _lasting_server, make_server, means, server, shared
+from journals import journal
 
-__all__ = ["_lasting_server", "make_server", "means", "server", "shared"]
+__all__ = ["_lasting_server", "journal", "make_server", "means", "server", "shared"]

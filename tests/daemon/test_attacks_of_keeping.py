@@ -130,15 +130,15 @@ def test_one_user_has_so_much_kept_and_no_more(served, monkeypatch):
 def test_what_a_user_takes_is_bounded_by_what_is_left_and_no_user_is_kept_out(monkeypatch):
     monkeypatch.setattr(kept_environments, "KEPT_IN_ALL_BYTES", 1200)
     kept = Environments({}, ())
-    with kept.claim(1) as first, kept.claim(2) as second:
-        first.take(600)
-        with pytest.raises(RequestError, match="jobs of uid 1 take 600 B"):
-            first.take(1)
-        second.take(300)
-        with pytest.raises(RequestError):
-            second.take(1)
-        first.release()
-        second.take(300)
+    with kept.claim(2) as second:
+        with kept.claim(1) as first:
+            first(600)
+            with pytest.raises(RequestError, match="jobs of uid 1 take 600 B"):
+                first(1)
+            second(300)
+            with pytest.raises(RequestError):
+                second(1)
+        second(300)
 
     assert 0 == kept.kept_bytes(1) == kept.kept_bytes(2)
 

@@ -147,7 +147,7 @@ def services(tmp_path):
 
 
 @as_root
-@pytest.mark.parametrize("name", ["daemon.lock", "journal.db.new", "boot_id.new"])
+@pytest.mark.parametrize("name", ["daemon.lock", "boot_id.new"])
 def test_root_is_led_nowhere_by_links_in_the_services_directory(services, tmp_path, name):
     state, words = services
     precious = tmp_path / "precious"

@@ -17,13 +17,13 @@ from exploring import tries
 from harness import Server, until
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from journals import store
 
 from iodaemon.core.decision import Lesson
 from iodaemon.core.job import DiskId, JobKind, JobState, Share, TierName
 from iodaemon.core.lifecycle import shifted
-from iodaemon.daemon.clock import SPAN_S, count_on, expired_before_s, keep_time, not_after
-from iodaemon.daemon.journal.record import Batch, Passed, Reading, Span
-from iodaemon.daemon.journal.writer import Journal
+from iodaemon.daemon.journal.record import Passed, Reading, Span
+from iodaemon.daemon.timeline import SPAN_S, count_on, expired_before_s, keep_time, not_after
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -161,23 +161,24 @@ def test_moments_move_and_durations_do_not():
     assert after.run_s_at(155.0) == before.run_s_at(55.0)
 
 
+def kept(journal, anchor_s, *, same_boot=True):
+    """What a daemon with this clock goes on from."""
+    return keep_time(journal, journal.restore(), anchor_s, NOW, same_boot=same_boot)
+
+
 @pytest.mark.parametrize("same_boot", [True, False])
-def test_what_was_set_is_set_once_and_only_within_a_boot(tmp_path, same_boot):
-    journal = Journal.open(tmp_path / "journal.db", seed=1)
-    with contextlib.closing(journal):
-        errors = []
-        first = keep_time(journal, journal.restore(), 1000.0, NOW, same_boot=True)
-        journal.write(Batch(jobs=(job(1, state=JobState.RUNNING, at_s=5.0),)), errors.append)
-        journal.flush()
-        keep_time(journal, journal.restore(), 1100.0, NOW, same_boot=same_boot)
-        again = keep_time(journal, journal.restore(), 1100.4, NOW, same_boot=True)
+def test_what_was_set_is_set_once_and_only_within_a_boot(journal, same_boot):
+    first = kept(journal, 1000.0)
+    store(journal, jobs=(job(1, state=JobState.RUNNING, at_s=5.0),))
+    kept(journal, 1100.0, same_boot=same_boot)
+    again = kept(journal, 1100.4)
 
     assert () == first.jobs
     assert [105.0 if same_boot else 5.0] == [each.since_s for each in again.jobs]
     assert 1100.0 == again.anchor_s
 
 
-def test_of_what_has_ended_the_time_is_set_for_which_its_result_is_kept(tmp_path):
+def test_of_what_has_ended_the_time_is_set_for_which_its_result_is_kept(journal):
     share = Share(tier=TierName("fast"), disk=DiskId("/fast"), size_bytes=1)
     fields = {
         "state": JobState.FAILED,
@@ -186,32 +187,24 @@ def test_of_what_has_ended_the_time_is_set_for_which_its_result_is_kept(tmp_path
         "scratch_kept": reason("ScratchKept"),
     }
     jobs = job(1, **fields, scratch_kept_since_s=6.0), job(2, **fields)
-    journal = Journal.open(tmp_path / "journal.db", seed=1)
-    with contextlib.closing(journal):
-        errors = []
-        keep_time(journal, journal.restore(), 1000.0, NOW, same_boot=True)
-        journal.write(Batch(jobs=jobs), errors.append)
-        journal.flush()
-        keep_time(journal, journal.restore(), 1100.0, NOW, same_boot=True)
-        again = {each.id: each for each in journal.restore().jobs}
+    kept(journal, 1000.0)
+    store(journal, jobs=jobs)
+    kept(journal, 1100.0)
+    again = {each.id: each for each in journal.restore().jobs}
 
     assert (106.0, 5.0) == (again[1].scratch_kept_since_s, again[1].ended_s)
     assert jobs[1] == again[2]
 
 
 @pytest.mark.parametrize("same_boot", [True, False])
-def test_what_was_learned_is_as_old_as_before(tmp_path, same_boot):
-    kind, answers = JobKind("1 like:solve"), []
-    journal = Journal.open(tmp_path / "journal.db", seed=1)
-    with contextlib.closing(journal):
-        keep_time(journal, journal.restore(), 1000.0, NOW, same_boot=True)
-        journal.write(Batch(lessons={kind: Lesson(at_s=5.0)}), answers.append)
-        journal.flush()
-        [moved] = keep_time(journal, journal.restore(), 1100.0, NOW, same_boot=same_boot).lessons
-        again = journal.restore().lessons
+def test_what_was_learned_is_as_old_as_before(journal, same_boot):
+    kind = JobKind("1 like:solve")
+    kept(journal, 1000.0)
+    store(journal, lessons={kind: Lesson(at_s=5.0)})
+    [moved] = kept(journal, 1100.0, same_boot=same_boot).lessons
 
     assert (kind, Lesson(at_s=105.0 if same_boot else 5.0)) == moved
-    assert (moved,) == again
+    assert (moved,) == journal.restore().lessons
 
 
 def test_nothing_was_learned_in_the_future():
@@ -405,32 +398,27 @@ def test_restarts_without_end_do_not_fill_the_journal():
     assert len(machine.passed.spans) <= 12
 
 
-def test_what_has_passed_is_known_after_a_restart(tmp_path):
+def test_what_has_passed_is_known_after_a_restart(journal):
     reading = Reading(at_s=5.0, boot_id="one", uptime_s=7.0)
     passed = Passed(last=reading, spans=(Span(0.0, 1.0), Span(6.5, 2.0)))
-    journal = Journal.open(tmp_path / "journal.db", seed=1)
-    with contextlib.closing(journal):
-        first = journal.restore().passed
-        journal.write(Batch(passed=passed), lambda _: None)
-        journal.flush()
 
-        assert (None, passed) == (first, journal.restore().passed)
+    first = journal.restore().passed
+    store(journal, meta={"passed": passed})
+
+    assert (None, passed) == (first, journal.restore().passed)
 
 
 @pytest.mark.parametrize("by_s", [-200 * DAY_S, HOUR_S, YEAR_S])
-def test_in_another_boot_a_result_that_is_kept_is_as_old_as_when_last_looked_at(tmp_path, by_s):
+def test_in_another_boot_a_result_that_is_kept_is_as_old_as_when_last_looked_at(journal, by_s):
     share = Share(tier=TierName("fast"), disk=DiskId("/fast"), size_bytes=1)
-    kept = job(1, state=JobState.FAILED, at_s=5.0, shares=(share,), scratch_kept_since_s=YEAR_S)
+    ended = job(1, state=JobState.FAILED, at_s=5.0, shares=(share,), scratch_kept_since_s=YEAR_S)
     last = Reading(at_s=YEAR_S + DAY_S, boot_id="one", uptime_s=7.0)
     now = Reading(at_s=last.at_s + by_s, boot_id="two", uptime_s=50.0)
     passed = count_on(None, last, RETAIN_S)
-    journal = Journal.open(tmp_path / "journal.db", seed=1)
-    with contextlib.closing(journal):
-        journal.write(Batch(jobs=(kept,), anchor_s=0.0, passed=passed), lambda _: None)
-        journal.flush()
-        for _ in range(2):  # also where the daemon fails before it notes the boot
-            found = keep_time(journal, journal.restore(), 9.0, now, same_boot=False)
-        again = journal.restore()
+    store(journal, jobs=(ended,), meta={"anchor_s": 0.0, "passed": passed})
+    for _ in range(2):  # also where the daemon fails before it notes the boot
+        found = keep_time(journal, journal.restore(), 9.0, now, same_boot=False)
+    again = journal.restore()
 
     assert [now.at_s - DAY_S] == [each.scratch_kept_since_s for each in again.jobs]
     assert found == again

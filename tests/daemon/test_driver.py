@@ -5,7 +5,7 @@ import logging
 import time
 
 import pytest
-from bench import BIG, drive
+from bench import BIG, drive, driven
 from builders import (
     cancel,
     counters,
@@ -41,78 +41,68 @@ async def refusal(task):
 # -- a journal that answers --------------------------------------------------------------------
 
 
-def test_a_submission_is_answered_with_its_ids_once_it_is_on_the_disk(tmp_path):
-    async def scenario(bench):
-        ids = await bench.submitting(3)
+@driven
+async def test_a_submission_is_answered_with_its_ids_once_it_is_on_the_disk(bench):
+    ids = await bench.submitting(3)
 
-        assert [1, 2, 3] == ids
-        assert {1, 2, 3} == set(bench.stored())
-        bench.backend.take()
-
-    drive(tmp_path, scenario)
+    assert [1, 2, 3] == ids
+    assert {1, 2, 3} == set(bench.stored())
+    bench.backend.take()
 
 
-def test_a_client_is_not_answered_while_the_journal_is_stuck(tmp_path):
-    async def scenario(bench):
-        with bench.stuck():
-            task = bench.submitting()
-            await bench.taken()
+@driven
+async def test_a_client_is_not_answered_while_the_journal_is_stuck(bench):
+    with bench.stuck():
+        task = bench.submitting()
+        await bench.taken()
 
-            assert not task.done()
-            assert {} == bench.stored()
-        assert [1] == await task
-        bench.backend.take()
-
-    drive(tmp_path, scenario)
+        assert not task.done()
+        assert {} == bench.stored()
+    assert [1] == await task
+    bench.backend.take()
 
 
-def test_a_start_is_performed_after_its_commit_and_not_before(tmp_path):
-    async def scenario(bench):
-        with bench.stuck():
-            task = bench.submitting()
-            await bench.taken()
+@driven
+async def test_a_start_is_performed_after_its_commit_and_not_before(bench):
+    with bench.stuck():
+        task = bench.submitting()
+        await bench.taken()
 
-            assert JobState.STARTING is bench.job().state
-            assert [] == bench.backend.take()
-        await task
-        assert [(Start, 1)] == kinds(bench.backend.take())
-        assert {1: "STARTING"} == bench.stored()
-
-    drive(tmp_path, scenario)
+        assert JobState.STARTING is bench.job().state
+        assert [] == bench.backend.take()
+    await task
+    assert [(Start, 1)] == kinds(bench.backend.take())
+    assert {1: "STARTING"} == bench.stored()
 
 
-def test_a_stop_and_a_kill_are_performed_after_their_commits(tmp_path):
-    async def scenario(bench):
-        await bench.run()
-        with bench.stuck():
-            bench.post(cancel(bench.now_s, grace_s=5.0))
-            await bench.taken()
+@driven
+async def test_a_stop_and_a_kill_are_performed_after_their_commits(bench):
+    await bench.run()
+    with bench.stuck():
+        bench.post(cancel(bench.now_s, grace_s=5.0))
+        await bench.taken()
 
-            assert [] == bench.backend.take()
-        await bench.settle()
-        assert [(Stop, 1)] == kinds(bench.backend.take())
-        await bench.after(5.0)
-        assert [(Kill, 1)] == kinds(bench.backend.take())
-
-    drive(tmp_path, scenario)
+        assert [] == bench.backend.take()
+    await bench.settle()
+    assert [(Stop, 1)] == kinds(bench.backend.take())
+    await bench.after(5.0)
+    assert [(Kill, 1)] == kinds(bench.backend.take())
 
 
-def test_suspend_and_resume_are_performed_at_once_while_the_journal_is_stuck(tmp_path):
-    async def scenario(bench):
-        await bench.run()
-        with bench.stuck():
-            bench.post(hold(bench.now_s))
-            await bench.breathe()
+@driven
+async def test_suspend_and_resume_are_performed_at_once_while_the_journal_is_stuck(bench):
+    await bench.run()
+    with bench.stuck():
+        bench.post(hold(bench.now_s))
+        await bench.breathe()
 
-            assert [(Suspend, 1)] == kinds(bench.backend.take())
-            bench.post(suspended(bench.now_s), release(bench.now_s))
-            await bench.breathe()
-            assert [(Resume, 1)] == kinds(bench.backend.take())
-            bench.post(resumed(bench.now_s))
-            await bench.breathe()
-        await bench.settle()
-
-    drive(tmp_path, scenario)
+        assert [(Suspend, 1)] == kinds(bench.backend.take())
+        bench.post(suspended(bench.now_s), release(bench.now_s))
+        await bench.breathe()
+        assert [(Resume, 1)] == kinds(bench.backend.take())
+        bench.post(resumed(bench.now_s))
+        await bench.breathe()
+    await bench.settle()
 
 
 def test_a_suspend_is_performed_before_anything_is_logged(tmp_path):
@@ -137,65 +127,57 @@ def test_a_suspend_is_performed_before_anything_is_logged(tmp_path):
     assert [(Suspend, 1)] == kinds(performed[0])
 
 
-def test_the_regulation_suspends_at_once_while_the_journal_is_stuck(tmp_path):
-    async def scenario(bench):
-        await bench.run()
-        bench.post(sampled(bench.now_s, {1: counters(0, 0)}))
-        await bench.settle()
-        bench.regulation.plan = RegulationPlan(suspends=(JobId(1),))
-        with bench.stuck():
-            bench.post(sampled(bench.now_s + 1.0, {1: counters(10**9, 0)}))
-            await bench.breathe()
+@driven
+async def test_the_regulation_suspends_at_once_while_the_journal_is_stuck(bench):
+    await bench.run()
+    bench.post(sampled(bench.now_s, {1: counters(0, 0)}))
+    await bench.settle()
+    bench.regulation.plan = RegulationPlan(suspends=(JobId(1),))
+    with bench.stuck():
+        bench.post(sampled(bench.now_s + 1.0, {1: counters(10**9, 0)}))
+        await bench.breathe()
 
-            assert [(Suspend, 1)] == kinds(bench.backend.take())
-        await bench.settle()
-
-    drive(tmp_path, scenario)
+        assert [(Suspend, 1)] == kinds(bench.backend.take())
+    await bench.settle()
 
 
-def test_the_end_of_a_job_is_durable_before_it_counts_as_such(tmp_path):
-    async def scenario(bench):
-        await bench.run()
-        with bench.stuck():
-            bench.post(exited(bench.now_s))
-            await bench.taken()
+@driven
+async def test_the_end_of_a_job_is_durable_before_it_counts_as_such(bench):
+    await bench.run()
+    with bench.stuck():
+        bench.post(exited(bench.now_s))
+        await bench.taken()
 
-            assert JobState.COMPLETED is bench.job().state
-            assert not bench.driver.is_durable(JobId(1))
-        await bench.settle()
-        assert bench.driver.is_durable(JobId(1))
-        assert {1: "COMPLETED"} == bench.stored()
-
-    drive(tmp_path, scenario)
+        assert JobState.COMPLETED is bench.job().state
+        assert not bench.driver.is_durable(JobId(1))
+    await bench.settle()
+    assert bench.driver.is_durable(JobId(1))
+    assert {1: "COMPLETED"} == bench.stored()
 
 
-def test_what_arrives_in_one_instant_is_one_step_and_one_batch(tmp_path):
-    async def scenario(bench):
-        before = bench.journal.commits
-        tasks = [bench.submitting() for _ in range(50)]
-        ids = await asyncio.gather(*tasks)
+@driven
+async def test_what_arrives_in_one_instant_is_one_step_and_one_batch(bench):
+    before = bench.journal.commits
+    tasks = [bench.submitting() for _ in range(50)]
+    ids = await asyncio.gather(*tasks)
 
-        assert [[i] for i in range(1, 51)] == ids
-        assert 1 == bench.journal.commits - before
-        bench.backend.take()
-
-    drive(tmp_path, scenario)
+    assert [[i] for i in range(1, 51)] == ids
+    assert 1 == bench.journal.commits - before
+    bench.backend.take()
 
 
 @pytest.mark.slow
-def test_twenty_thousand_jobs_are_one_batch_and_soon_accepted(tmp_path):
-    async def scenario(bench):
-        before = bench.journal.commits
-        began_s = time.process_time()
-        ids = await bench.submitting(20_000)
-        spent_s = time.process_time() - began_s
+@driven
+async def test_twenty_thousand_jobs_are_one_batch_and_soon_accepted(bench):
+    before = bench.journal.commits
+    began_s = time.process_time()
+    ids = await bench.submitting(20_000)
+    spent_s = time.process_time() - began_s
 
-        assert list(range(1, 20_001)) == ids
-        assert 1 == bench.journal.commits - before
-        assert spent_s < 10.0
-        bench.backend.take()
-
-    drive(tmp_path, scenario)
+    assert list(range(1, 20_001)) == ids
+    assert 1 == bench.journal.commits - before
+    assert spent_s < 10.0
+    bench.backend.take()
 
 
 def test_events_that_came_before_the_start_are_dealt_with_at_the_start(tmp_path):
@@ -220,37 +202,33 @@ def test_events_that_came_before_the_start_are_dealt_with_at_the_start(tmp_path)
     assert JobState.COMPLETED is found[1].state
 
 
-def test_a_job_that_ended_before_it_was_known_to_run_did_run(tmp_path):
+@driven
+async def test_a_job_that_ended_before_it_was_known_to_run_did_run(bench):
     """Its end carries the time of the end, its start the time at which it was learned."""
 
-    async def scenario(bench):
-        await bench.submitting()
-        bench.backend.take()
-        bench.post(started(bench.now_s + 0.3), exited(bench.now_s + 0.1, end=Exit(code=3)))
-        await bench.settle()
+    await bench.submitting()
+    bench.backend.take()
+    bench.post(started(bench.now_s + 0.3), exited(bench.now_s + 0.1, end=Exit(code=3)))
+    await bench.settle()
 
-        assert (JobState.FAILED, 3) == (bench.job().state, bench.job().exit.code)
-        assert bench.job().started_s is not None
-
-    drive(tmp_path, scenario)
+    assert (JobState.FAILED, 3) == (bench.job().state, bench.job().exit.code)
+    assert bench.job().started_s is not None
 
 
 # -- time ----------------------------------------------------------------------------------------
 
 
-def test_a_job_is_stopped_when_its_walltime_is_over(tmp_path):
-    async def scenario(bench):
-        await bench.run(walltime_s=5.0)
-        await bench.after(4.9)
+@driven
+async def test_a_job_is_stopped_when_its_walltime_is_over(bench):
+    await bench.run(walltime_s=5.0)
+    await bench.after(4.9)
 
-        assert [] == bench.backend.take()
-        await bench.after(0.1)
-        assert [(Stop, 1)] == kinds(bench.backend.take())
-        bench.post(exited(bench.now_s, end=Exit(signal=15)))
-        await bench.settle()
-        assert JobState.TIMEOUT is bench.job().state
-
-    drive(tmp_path, scenario)
+    assert [] == bench.backend.take()
+    await bench.after(0.1)
+    assert [(Stop, 1)] == kinds(bench.backend.take())
+    bench.post(exited(bench.now_s, end=Exit(signal=15)))
+    await bench.settle()
+    assert JobState.TIMEOUT is bench.job().state
 
 
 class Sluggish(VirtualTimeline):
@@ -354,20 +332,18 @@ def test_a_refused_job_never_exists_and_its_id_is_never_used_again(tmp_path):
     assert [3] == list(found)
 
 
-def test_further_submissions_are_refused_at_once_and_use_no_ids(tmp_path):
-    async def scenario(bench):
-        await bench.run()
-        bench.spoil()
+@driven
+async def test_further_submissions_are_refused_at_once_and_use_no_ids(bench):
+    await bench.run()
+    bench.spoil()
+    await refusal(bench.submitting())
+    for _ in range(10):
         await refusal(bench.submitting())
-        for _ in range(10):
-            await refusal(bench.submitting())
-        bench.mend()
-        await bench.after(JOURNAL_RETRY_S)
+    bench.mend()
+    await bench.after(JOURNAL_RETRY_S)
 
-        assert [3] == await bench.submitting()
-        bench.backend.take()
-
-    drive(tmp_path, scenario)
+    assert [3] == await bench.submitting()
+    bench.backend.take()
 
 
 def test_a_refused_job_that_changed_meanwhile_does_not_come_back(tmp_path):
@@ -415,55 +391,51 @@ def test_a_start_that_cannot_be_written_down_is_taken_back_and_made_later(tmp_pa
     assert JobState.COMPLETED is found[2].state
 
 
-def test_cancelling_works_while_the_disk_takes_nothing(tmp_path):
-    async def scenario(bench):
-        await bench.run(5)
-        bench.spoil()
-        bench.post(cancel(bench.now_s, 1), cancel(bench.now_s, 5))
-        await bench.settle()
+@driven
+async def test_cancelling_works_while_the_disk_takes_nothing(bench):
+    await bench.run(5)
+    bench.spoil()
+    bench.post(cancel(bench.now_s, 1), cancel(bench.now_s, 5))
+    await bench.settle()
 
-        assert [(Stop, 1)] == kinds(bench.backend.take())
-        assert JobState.CANCELLED is bench.job(5).state
-        bench.post(exited(bench.now_s, 1, end=Exit(signal=15)))
-        await bench.settle()
-        assert JobState.CANCELLED is bench.job(1).state
-        assert bench.driver.is_durable(JobId(1))
-        bench.mend()
-        await bench.after(JOURNAL_RETRY_S)
-        assert ("CANCELLED", "CANCELLED") == (bench.stored()[1], bench.stored()[5])
-
-    drive(tmp_path, scenario)
+    assert [(Stop, 1)] == kinds(bench.backend.take())
+    assert JobState.CANCELLED is bench.job(5).state
+    bench.post(exited(bench.now_s, 1, end=Exit(signal=15)))
+    await bench.settle()
+    assert JobState.CANCELLED is bench.job(1).state
+    assert bench.driver.is_durable(JobId(1))
+    bench.mend()
+    await bench.after(JOURNAL_RETRY_S)
+    assert ("CANCELLED", "CANCELLED") == (bench.stored()[1], bench.stored()[5])
 
 
-def test_a_later_batch_that_gets_through_does_not_hide_what_is_owed(tmp_path):
+@driven
+async def test_a_later_batch_that_gets_through_does_not_hide_what_is_owed(bench):
     """The end of job 1 needs room, that of job 2 does not."""
 
-    async def scenario(bench):
-        await bench.run(2)
-        end = ev.JobExited(
-            at_s=bench.now_s,
-            job_id=JobId(1),
-            attempt=1,
-            exit=Exit(code=1),
-            io=IoTotals(),
-            note=BIG,
-        )
-        bench.fill()
-        with bench.stuck():
-            bench.post(end)
-            await bench.taken()
-            bench.post(hold(bench.now_s, 2))
-            await bench.breathe()
-        await bench.settle()
+    await bench.run(2)
+    end = ev.JobExited(
+        at_s=bench.now_s,
+        job_id=JobId(1),
+        attempt=1,
+        exit=Exit(code=1),
+        io=IoTotals(),
+        note=BIG,
+    )
+    bench.fill()
+    with bench.stuck():
+        bench.post(end)
+        await bench.taken()
+        bench.post(hold(bench.now_s, 2))
+        await bench.breathe()
+    await bench.settle()
 
-        assert "RUNNING" == bench.stored()[1]
-        bench.mend()
-        await bench.after(JOURNAL_RETRY_S)
-        assert "FAILED" == bench.stored()[1]
-        assert "" == bench.driver.problem
-        bench.backend.take()
-
-    drive(tmp_path, scenario)
+    assert "RUNNING" == bench.stored()[1]
+    bench.mend()
+    await bench.after(JOURNAL_RETRY_S)
+    assert "FAILED" == bench.stored()[1]
+    assert "" == bench.driver.problem
+    bench.backend.take()
 
 
 def test_everything_that_happened_meanwhile_is_on_the_disk_after_the_recovery(tmp_path):
@@ -487,7 +459,7 @@ def test_everything_that_happened_meanwhile_is_on_the_disk_after_the_recovery(tm
 
         expected = {1: "FAILED", 2: "SUSPENDED_USER", 3: "STOPPING", 4: "RUNNING"}
         assert expected == bench.stored()
-        steps = [step.after for step in bench.journal.transitions(JobId(1))]
+        steps = [step.after for _, step in bench.journal.steps(JobId(1))]
         assert ["PENDING", "STARTING", "RUNNING", "FAILED"] == steps
         assert [(70, 5)] == [
             (row.read_bytes, row.written_bytes) for row in bench.journal.minutes(JobId(1))
@@ -512,45 +484,41 @@ def test_a_restart_right_after_the_disk_was_mended_loses_nothing(tmp_path):
     assert (JobState.COMPLETED, JobState.CANCELLED) == (found[1].state, found[5].state)
 
 
-def test_while_the_disk_takes_nothing_it_is_asked_once_every_two_seconds(tmp_path):
-    async def scenario(bench):
-        await bench.run(2)
-        bench.spoil()
-        bench.post(hold(bench.now_s))
+@driven
+async def test_while_the_disk_takes_nothing_it_is_asked_once_every_two_seconds(bench):
+    await bench.run(2)
+    bench.spoil()
+    bench.post(hold(bench.now_s))
+    await bench.settle()
+    asked = []
+    write = bench.journal.write
+    bench.journal.write = lambda *args, **more: (
+        asked.append(bench.now_s),
+        write(*args, **more),
+    )
+    for _ in range(20):
+        bench.post(cancel(bench.now_s, 2), hold(bench.now_s), release(bench.now_s))
         await bench.settle()
-        asked = []
-        write = bench.journal.write
-        bench.journal.write = lambda *args, **more: (
-            asked.append(bench.now_s),
-            write(*args, **more),
-        )
-        for _ in range(20):
-            bench.post(cancel(bench.now_s, 2), hold(bench.now_s), release(bench.now_s))
-            await bench.settle()
 
-        assert [] == asked
-        await bench.after(10 * JOURNAL_RETRY_S)
-        assert 10 == len(asked)
-        bench.mend()
-        bench.backend.take()
-
-    drive(tmp_path, scenario)
+    assert [] == asked
+    await bench.after(10 * JOURNAL_RETRY_S)
+    assert 10 == len(asked)
+    bench.mend()
+    bench.backend.take()
 
 
-def test_an_environment_that_was_refused_is_stored_with_the_job_that_is_accepted(tmp_path):
-    async def scenario(bench):
-        bench.fill()
-        await refusal(bench.submitting(environment={"BIG": BIG}))
-        bench.mend()
-        await bench.after(JOURNAL_RETRY_S)
-        await bench.submitting(environment={"BIG": BIG})
-        bench.backend.take()
+@driven
+async def test_an_environment_that_was_refused_is_stored_with_the_job_that_is_accepted(bench):
+    bench.fill()
+    await refusal(bench.submitting(environment={"BIG": BIG}))
+    bench.mend()
+    await bench.after(JOURNAL_RETRY_S)
+    await bench.submitting(environment={"BIG": BIG})
+    bench.backend.take()
 
-        assert {"BIG": BIG} == bench.journal.environment("env")
-        assert {"BIG": BIG} == bench.driver.environments.get("env")
-        assert {} == bench.driver.environments.unwritten
-
-    drive(tmp_path, scenario)
+    assert {"BIG": BIG} == bench.journal.environment("env")
+    assert {"BIG": BIG} == bench.driver.environments.get("env")
+    assert {} == bench.driver.environments.unwritten
 
 
 def test_an_environment_comes_with_every_job_until_it_is_known_to_be_stored(tmp_path):
@@ -580,38 +548,32 @@ def test_an_environment_comes_with_every_job_until_it_is_known_to_be_stored(tmp_
 # -- bandwidth -----------------------------------------------------------------------------------
 
 
-def test_the_rows_of_a_job_add_up_to_its_totals(tmp_path):
-    async def scenario(bench):
-        bench.timeline.run_until(1200.0)  # a whole minute
-        await bench.run()
-        for second in range(1, 131):
-            bench.post(sampled(1200.0 + second, {1: counters(second * 10, second)}))
-        totals = IoTotals(read_bytes=1400, written_bytes=140)
-        bench.post(
-            ev.JobExited(at_s=1331.0, job_id=JobId(1), attempt=1, exit=Exit(code=0), io=totals)
-        )
-        await bench.settle()
+@driven
+async def test_the_rows_of_a_job_add_up_to_its_totals(bench):
+    bench.timeline.run_until(1200.0)  # a whole minute
+    await bench.run()
+    for second in range(1, 131):
+        bench.post(sampled(1200.0 + second, {1: counters(second * 10, second)}))
+    totals = IoTotals(read_bytes=1400, written_bytes=140)
+    bench.post(ev.JobExited(at_s=1331.0, job_id=JobId(1), attempt=1, exit=Exit(code=0), io=totals))
+    await bench.settle()
 
-        rows = bench.journal.minutes(JobId(1))
-        assert [20, 21, 22] == [row.minute for row in rows]
-        assert (1400, 140) == (
-            sum(row.read_bytes for row in rows),
-            sum(row.written_bytes for row in rows),
-        )
-
-    drive(tmp_path, scenario)
+    rows = bench.journal.minutes(JobId(1))
+    assert [20, 21, 22] == [row.minute for row in rows]
+    assert (1400, 140) == (
+        sum(row.read_bytes for row in rows),
+        sum(row.written_bytes for row in rows),
+    )
 
 
-def test_a_sample_that_names_an_ended_job_does_not_revive_it(tmp_path):
-    async def scenario(bench):
-        await bench.run()
-        bench.post(exited(bench.now_s))
-        await bench.settle()
-        rows = bench.journal.minutes(JobId(1))
-        bench.post(sampled(bench.now_s + 1.0, {1: counters(5, 5)}))
-        bench.post(sampled(bench.now_s + 90.0, {}))
-        await bench.settle()
+@driven
+async def test_a_sample_that_names_an_ended_job_does_not_revive_it(bench):
+    await bench.run()
+    bench.post(exited(bench.now_s))
+    await bench.settle()
+    rows = bench.journal.minutes(JobId(1))
+    bench.post(sampled(bench.now_s + 1.0, {1: counters(5, 5)}))
+    bench.post(sampled(bench.now_s + 90.0, {}))
+    await bench.settle()
 
-        assert rows == bench.journal.minutes(JobId(1))
-
-    drive(tmp_path, scenario)
+    assert rows == bench.journal.minutes(JobId(1))

@@ -1,19 +1,20 @@
 """Events have ids: a stream goes on behind any of them, over restarts, or says that it cannot."""
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from builders import job
+from journals import store
 from served import Served
 
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import JobState
-from iodaemon.daemon.journal.copy import copy_database
-from iodaemon.daemon.journal.merge import merge
 from iodaemon.daemon.journal.record import Batch, Note
+from iodaemon.daemon.journal.restore import merge
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import Gone
 
@@ -36,13 +37,6 @@ def serve(tmp_path):
         each.close()
 
 
-@pytest.fixture
-def journal(tmp_path):
-    opened = Journal.open(tmp_path / "journal.db", seed=1)
-    yield opened
-    opened.close()
-
-
 def past(served, **query):
     return list(served.client.events(follow=False, **query))
 
@@ -52,15 +46,11 @@ def ids(events):
 
 
 def write(journal, *jobs, notes=()):
-    answers = []
     steps = [
         Transition(job_id=each.id, at_s=each.since_s, before=None, after=each.state)
         for each in jobs
     ]
-    batch = Batch(jobs=jobs, transitions=tuple(steps), notes=tuple(notes))
-    journal.write(batch, answers.append)
-    journal.flush()
-    assert [None] == answers
+    store(journal, jobs=jobs, transitions=tuple(steps), notes=tuple(notes))
 
 
 def note(at_s):
@@ -177,8 +167,7 @@ def restored(folder, *, is_readable):
     path, copy = folder / "journal.db", folder / "copy.db"
     with closing(Journal.open(path)) as journal:
         write(journal, job(1), job(2))
-    with closing(sqlite3.connect(path)) as db:
-        copy_database(db, copy, replace=False)
+    shutil.copy(path, copy)
     with closing(Journal.open(path)) as journal:
         write(journal, job(3))
     with closing(sqlite3.connect(copy, isolation_level=None)) as db:

@@ -11,17 +11,17 @@ from iodaemon.core.job import Job, JobId, JobKind, JobSpec, JobState
 from iodaemon.core.limits import Drain
 from iodaemon.core.rule import Mode
 from iodaemon.core.similarity import Key
-from iodaemon.daemon.journal.record import BandwidthMinute, Batch, Forgotten, Note, join
+from iodaemon.daemon.journal.record import (
+    BandwidthMinute,
+    Batch,
+    Forgotten,
+    Note,
+    Request,
+    join,
+)
 from iodaemon.daemon.journal.writer import LAZY_S, Journal
 
 BEGUN = (JobState.STARTING, JobState.RUNNING)
-
-
-@pytest.fixture
-def journal(tmp_path):
-    journal = Journal.open(tmp_path / "journal.db")
-    yield journal
-    journal.close()
 
 
 def job(number=1):
@@ -97,33 +97,36 @@ def test_of_several_batches_the_last_record_of_a_job_counts_and_history_keeps_it
     assert [JobState.RUNNING, JobState.COMPLETED] == [step.after for step in joined.transitions]
 
 
-def test_of_a_job_that_a_later_batch_removes_nothing_is_left():
+def test_of_a_job_that_a_later_batch_removes_nothing_is_left(journal):
     row = BandwidthMinute(job_id=JobId(1), minute=1, read_bytes=1, written_bytes=1, seconds=1.0)
+    request = Request(first_id=JobId(1), jobs=1, uid=0, key="k", digest="d")
+    first = batch(BEGUN, jobs=2, minutes=(row,), requests=(request,))
 
-    joined = join([batch(BEGUN, jobs=2, minutes=(row,)), Batch(removed=(JobId(1),))])
+    journal.write(join([first, Batch(removed=(JobId(1),))]), lambda _: None)
+    journal.flush()
 
-    assert ((job(2),), (), (), (1,)) == (
-        joined.jobs,
-        joined.transitions,
-        joined.minutes,
-        joined.removed,
-    )
+    assert ([], ()) == (journal.steps(JobId(1)), journal.minutes(JobId(1)))
+    assert ((job(2),), ()) == (journal.restore().jobs, journal.restore().requests)
 
 
-def test_of_what_was_learned_or_switched_the_last_word_counts():
+def test_of_what_was_learned_or_switched_the_last_word_counts(journal):
     first, other = JobKind("1 like:a"), JobKind("1 like:b")
     drain = Drain(since_s=1.0, by="ann")
+    for each in (
+        Batch(meta={"mode": Mode.OFF}, lessons={first: Lesson(limit=2), other: Lesson(limit=4)}),
+        Batch(lessons={first: Lesson(limit=3), other: None}, meta={"drain": drain}),
+        Batch(meta={"anchor_s": 5.0, "mode": Mode.SHADOW}),
+    ):
+        journal.write(each, lambda _: None, can_wait=True)  # one transaction
+    journal.flush()
+    found = journal.restore()
 
-    joined = join(
-        [
-            Batch(mode=Mode.OFF, lessons={first: Lesson(limit=2), other: Lesson(limit=4)}),
-            Batch(lessons={first: Lesson(limit=3), other: None}, drain=drain),
-            Batch(anchor_s=5.0),
-        ]
-    )
-
-    assert {first: Lesson(limit=3), other: None} == joined.lessons
-    assert (Mode.OFF, drain, 5.0) == (joined.mode, joined.drain, joined.anchor_s)
+    assert 1 == journal.commits
+    assert ((first, Lesson(limit=3)),) == found.lessons
+    assert (Mode.SHADOW, drain, 5.0) == (found.mode, found.drain, found.anchor_s)
+    journal.write(Batch(meta={"drain": None}), lambda _: None)
+    journal.flush()
+    assert journal.restore().drain is None
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def contents(path):
     journal = Journal.open(path)
     try:
         restored = journal.restore()
-        steps = {made.id: len(journal.transitions(made.id)) for made in restored.jobs}
+        steps = {made.id: len(journal.steps(made.id)) for made in restored.jobs}
     finally:
         journal.close()
     return restored, steps

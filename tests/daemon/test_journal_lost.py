@@ -35,12 +35,6 @@ def path(tmp_path):
     return tmp_path / "journal.db"
 
 
-@pytest.fixture
-def journal(path):
-    with contextlib.closing(Journal.open(path)) as journal:
-        yield journal
-
-
 def edit(path, statement, *values):
     with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute(statement, values)

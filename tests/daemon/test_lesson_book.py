@@ -6,11 +6,11 @@ import sqlite3
 import pytest
 from bench import drive
 from builders import counters, sampled
+from journals import store
 
 from iodaemon.core.decision import Lesson, RegulationPlan, Suspend
 from iodaemon.core.job import JobId, JobKind
 from iodaemon.daemon.journal.backup import back_up
-from iodaemon.daemon.journal.record import Batch
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import JournalError
 
@@ -18,41 +18,28 @@ KIND, OTHER = JobKind("1000 like:solve *.dat"), JobKind("1000 like:Größe")
 LESSON = Lesson(limit=2, too_many=6, gain=2.6, tries=2, at_s=5.0, footprint_bytes=2**31)
 
 
-@pytest.fixture
-def journal(tmp_path):
-    with contextlib.closing(Journal.open(tmp_path / "journal.db", seed=1)) as journal:
-        yield journal
-
-
-def write(journal, **batch):
-    answers = []
-    journal.write(Batch(**batch), answers.append)
-    journal.flush()
-    assert [None] == answers
-
-
 def test_what_is_written_is_there_at_the_next_start(journal):
-    write(journal, lessons={KIND: LESSON})
+    store(journal, lessons={KIND: LESSON})
 
     assert ((KIND, LESSON),) == journal.restore().lessons
 
 
 def test_what_was_learned_last_is_last_however_often(journal):
-    write(journal, lessons={KIND: LESSON, OTHER: Lesson(tries=1)})
-    write(journal, lessons={KIND: Lesson(tries=2)})
+    store(journal, lessons={KIND: LESSON, OTHER: Lesson(tries=1)})
+    store(journal, lessons={KIND: Lesson(tries=2)})
 
     assert ((OTHER, Lesson(tries=1)), (KIND, Lesson(tries=2))) == journal.restore().lessons
 
 
 def test_what_goes_is_gone(journal):
-    write(journal, lessons={KIND: LESSON, OTHER: LESSON})
-    write(journal, lessons={KIND: None})
+    store(journal, lessons={KIND: LESSON, OTHER: LESSON})
+    store(journal, lessons={KIND: None})
 
     assert ((OTHER, LESSON),) == journal.restore().lessons
 
 
 def test_what_no_daemon_writes_is_refused_by_name(journal, tmp_path):
-    write(journal, lessons={KIND: LESSON})
+    store(journal, lessons={KIND: LESSON})
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as db, db:
         db.execute("UPDATE lesson SET kind = 'solve'")
 
@@ -61,7 +48,7 @@ def test_what_no_daemon_writes_is_refused_by_name(journal, tmp_path):
 
 
 def test_a_copy_of_the_journal_has_it_too(journal, tmp_path):
-    write(journal, lessons={KIND: LESSON})
+    store(journal, lessons={KIND: LESSON})
     back_up(tmp_path, tmp_path / "copy.db", replace=False)
 
     with contextlib.closing(Journal.open(tmp_path / "copy.db")) as copy:

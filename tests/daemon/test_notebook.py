@@ -2,33 +2,23 @@
 
 import contextlib
 
-import pytest
 from builders import counters, reason, sample
 from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from journals import store
 
 from iodaemon.core.decision import Evidence, ShadowStep, Weighed
 from iodaemon.core.event import ModeChanged
 from iodaemon.core.job import JobId
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import JobCounters, NodeCounters, Sample
-from iodaemon.daemon.journal.record import Batch, Kind, note_of
+from iodaemon.daemon.journal.record import Kind, note_of
 from iodaemon.daemon.journal.writer import Journal
 
 
-@pytest.fixture
-def journal(tmp_path):
-    journal = Journal.open(tmp_path / "journal.db")
-    yield journal
-    journal.close()
-
-
 def write(journal, notes=(), samples=()):
-    answers = []
-    journal.write(Batch(notes=tuple(notes), samples=tuple(samples)), answers.append)
-    journal.flush()
-    assert [None] == answers
+    store(journal, notes=tuple(notes), samples=tuple(samples))
 
 
 def prune(journal, before_s, **more):

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from iodaemon.daemon.watch import Watch
+from iodaemon.daemon.driver import Watch
 
 
 def test_a_condition_that_holds_is_not_waited_for():

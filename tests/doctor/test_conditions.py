@@ -16,13 +16,13 @@ from iodaemon.config import load_config
 from iodaemon.core.rule_error import RuleFault
 from iodaemon.daemon.account import _complain
 from iodaemon.daemon.backends import linux_platform
-from iodaemon.daemon.host import startup_warnings
 from iodaemon.daemon.http.report import _faults
 from iodaemon.daemon.http.submission import SubmittedJob, adjust
 from iodaemon.daemon.journal.backup import back_up
 from iodaemon.daemon.journal.restore import restore
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.place import prepare_places
+from iodaemon.daemon.preflight import startup_warnings
 from iodaemon.doctor.account import judge_lookup, probe_lookup
 from iodaemon.doctor.control_group import Reading, judge_cgroups
 from iodaemon.doctor.device import Disks, judge_disks

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
+import psutil
 
 from iodaemon.config import PolicyFile, rule_tables
 from iodaemon.core.explain import text_of
@@ -19,7 +21,6 @@ from iodaemon.core.state import State
 from iodaemon.core.storage import Tier
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.calibrating import shown
-from iodaemon.daemon.host import host_metrics
 from iodaemon.daemon.http.record import condition, pick
 from iodaemon.registry import rule_name
 from iodaemon.systemd import is_unit
@@ -68,9 +69,23 @@ def node_report(
         **({"calibration_problem": calibration_problem} if calibration_problem else {}),
         **({"set_aside": _faults(faults)} if faults else {}),
         **_storage(state),
-        "host": host_metrics(),
+        "host": _host(),
         "measured": dict(means),
         "sampling": dict(sampling),
+    }
+
+
+def _host() -> dict[str, Any]:
+    """Load, memory, swap and uptime of the whole machine, in base units."""
+    memory = psutil.virtual_memory()
+    swap = psutil.swap_memory()
+    return {
+        "load_average": list(os.getloadavg()),
+        "memory_bytes": memory.total,
+        "memory_available_bytes": memory.available,
+        "swap_bytes": swap.total,
+        "swap_used_bytes": swap.used,
+        "boot_s": psutil.boot_time(),
     }
 
 

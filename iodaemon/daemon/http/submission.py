@@ -27,7 +27,6 @@ from iodaemon.core.platform import Platform
 from iodaemon.core.stock import why_never
 from iodaemon.core.storage import Tier
 from iodaemon.core.words import told_bytes
-from iodaemon.daemon.environments import Claim
 from iodaemon.daemon.http.access import body_of, give_place
 from iodaemon.daemon.http.answer import LINES, json_answer
 from iodaemon.daemon.http.context import Context, session_of
@@ -333,11 +332,9 @@ async def submit(context: Context, request: web.Request) -> web.Response:
             asked = RequestKey(actor.uid, key, made.hexdigest()[:_DIGITS])
             if ids := await context.driver.find_submitted(asked):
                 return json_answer({"ids": ids}, status=201)
-        with context.driver.environments.claim(actor.uid) as claim:
-            claim.take(_COPIES * len(body))
-            submission = await _decode_between(
-                context, body, request.content_type, actor.uid, claim
-            )
+        with context.driver.environments.claim(actor.uid) as take:
+            take(_COPIES * len(body))
+            submission = await _decode_between(context, body, request.content_type, actor.uid, take)
             environment = environment_key(submission.environment)
             walltime_s = context.force.config.default_walltime_s
             jobs, warnings = adjust(submission.jobs, walltime_s, context.door.controls())
@@ -354,7 +351,7 @@ async def submit(context: Context, request: web.Request) -> web.Response:
 
 
 async def _decode_between(
-    context: Context, body: bytes, content_type: str, uid: int, claim: Claim
+    context: Context, body: bytes, content_type: str, uid: int, take: Callable[[int], None]
 ) -> Submission:
     """The submission, decoded between other requests; what is above a limit not at all."""
     stock = context.state.stock
@@ -365,7 +362,7 @@ async def _decode_between(
         any_tier=stock.any_tier,
         in_lines=content_type == LINES,
         admit=lambda cpus: context.refuse_above_limits(uid, cpus),
-        take=claim.take,
+        take=take,
     )
     while True:
         try:

@@ -6,47 +6,46 @@ import sqlite3
 import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from iodaemon.core.decision import Lesson, Transition
+from iodaemon.core.decision import Lesson
 from iodaemon.core.forecast import Trace
 from iodaemon.core.job import Job, JobId, JobKind, JobState
 from iodaemon.core.lessons import is_kind
-from iodaemon.core.limits import Drain
-from iodaemon.core.rule import Mode
 from iodaemon.core.sample import Sample
 from iodaemon.core.similarity import find_key
 from iodaemon.core.state import KEPT_FINISHED
 from iodaemon.daemon.journal import schema
 from iodaemon.daemon.journal.record import (
+    META,
     MOST_REQUESTS,
     BandwidthMinute,
     Event,
     Forgotten,
     JobRow,
     Known,
-    Passed,
     Request,
     Restored,
     decode_event,
     decode_jobs,
     named,
 )
-from iodaemon.daemon.journal.sqlite_error import spoken
 from iodaemon.errors import Gone, JournalError
 
 _JOBS: Final = "SELECT job_id, uid, spec, record FROM life JOIN job ON job.id = life.job_id"
 _EVENTS: Final = "SELECT id, at_s, kind, job_id, record FROM event"
-
+_NEWEST_REQUESTS: Final = """SELECT first_id, jobs, uid, key, digest FROM (
+    SELECT *, row_number() OVER (PARTITION BY uid ORDER BY first_id DESC) AS place FROM request)
+    WHERE place <= ? ORDER BY first_id"""
+"""Of each user."""
 _decode_environment: Final = msgspec.json.Decoder(dict[str, str]).decode
 _decode_sample: Final = msgspec.msgpack.Decoder(Sample).decode
 _decode_lesson: Final = msgspec.json.Decoder(Lesson).decode
 _decode_trace: Final = msgspec.json.Decoder(Trace).decode
-_decode_drain: Final = msgspec.json.Decoder(Drain).decode
-_decode_passed: Final = msgspec.json.Decoder(Passed).decode
 
 
 class JournalReader:
@@ -61,7 +60,6 @@ class JournalReader:
         self._reading = threading.Lock()
 
     def close(self) -> None:
-        """Close the connection, once a query that is under way has ended."""
         with self._reading:
             self._db.close()
 
@@ -88,24 +86,18 @@ class JournalReader:
     ) -> tuple[Job, ...]:
         """Finished jobs, the one that ended last first; what is None or empty does not restrict.
 
-        Args:
-            limit: at most so many.
-            uid: whose.
-            states: how they ended.
-            first_id: no lower ids.
-            last_id: no higher ids.
-            ended_from_s: ended then or later.
-            ended_before_s: ended before.
-            after: only those behind the job that ended then and has this id.
+        ``after`` is the end and the id of the job behind which the list goes on.
         """
+        tests = {
+            "uid =": uid,
+            "job_id >=": first_id,
+            "job_id <=": last_id,
+            "ended_s >=": ended_from_s,
+            "ended_s <": ended_before_s,
+        }
         query = f"{_JOBS} WHERE ended_s IS NOT NULL"
-        values: list[Any] = []
-        restrictions = (("uid =", uid), ("job_id >=", first_id), ("job_id <=", last_id))
-        times = (("ended_s >=", ended_from_s), ("ended_s <", ended_before_s))
-        for test, value in (*restrictions, *times):
-            if value is not None:
-                query += f" AND {test} ?"
-                values.append(value)
+        query += "".join(f" AND {test} ?" for test, value in tests.items() if value is not None)
+        values: list[Any] = [value for value in tests.values() if value is not None]
         if after is not None:
             query += " AND ended_s <= ? AND (ended_s, job_id) < (?, ?)"  # the first: for the index
             values += (after[0], *after)
@@ -128,30 +120,23 @@ class JournalReader:
             rows = db.execute(f"{_EVENTS} WHERE job_id = ? ORDER BY id", (job_id,))
             return list(map(decode_event, rows))
 
-    def transitions(self, job_id: JobId) -> tuple[Transition, ...]:
-        """The same, without the ids of the events."""
-        return tuple(step for _, step in self.steps(job_id) if isinstance(step, Transition))
-
     def minutes(self, job_id: JobId) -> tuple[BandwidthMinute, ...]:
         """What the job moved, one row a minute in which it was measured, in order."""
         with self._read() as db:
             query = "SELECT * FROM usage WHERE job_id = ? ORDER BY minute"
-            rows = db.execute(query, (job_id,)).fetchall()
-        names = BandwidthMinute.__struct_fields__
-        return tuple(BandwidthMinute(**dict(zip(names, row, strict=True))) for row in rows)
+            return tuple(starmap(BandwidthMinute, db.execute(query, (job_id,))))
 
     def samples(self, *, since_s: float, limit: int) -> tuple[Sample, ...]:
         """The first samples since then, in order."""
         query = "SELECT record FROM sample WHERE at_s >= ? ORDER BY at_s LIMIT ?"
         with self._read() as db:
-            return tuple(
-                _decode_sample(record) for (record,) in db.execute(query, (since_s, limit))
-            )
+            rows = db.execute(query, (since_s, limit))
+            return tuple(_decode_sample(record) for (record,) in rows)
 
     def events_since(self, since_s: float, *, limit: int) -> tuple[list[Event], int]:
         """Those of the newest ``limit`` events that were since then, and the newest event's id."""
         with self._read() as db:
-            newest = _newest_event(db)
+            newest = schema.meta(db)["next_event"] - 1
             query = f"{_EVENTS} WHERE id > ? AND at_s >= ? ORDER BY id"
             rows = db.execute(query, (newest - limit, since_s))
             return list(map(decode_event, rows)), newest
@@ -163,7 +148,8 @@ class JournalReader:
             Gone: not all of them are in the journal.
         """
         with self._read() as db:
-            gone, newest = schema.meta(db)["events_gone"], _newest_event(db)
+            meta = schema.meta(db)
+            gone, newest = meta["events_gone"], meta["next_event"] - 1
             if not gone <= event <= newest:
                 raise Gone(
                     f"event {event} is not among those after which all are known ({gone} to "
@@ -174,14 +160,13 @@ class JournalReader:
             return list(map(decode_event, rows))
 
     def environment(self, environment_id: str) -> dict[str, str] | None:
-        """The stored environment; None: there is none with this id."""
         with self._read() as db:
             return _environment(db, environment_id)
 
     @contextmanager
     def _read(self) -> Iterator[sqlite3.Connection]:
         """The connection, for one at a time, on one snapshot."""
-        with self._reading, spoken(self.path):
+        with self._reading, schema.spoken(self.path):
             self._db.execute("BEGIN")
             try:
                 yield self._db
@@ -193,7 +178,6 @@ class JournalReader:
 
 
 def unfinished_jobs(db: sqlite3.Connection) -> list[JobRow]:
-    """The jobs that are waiting or live."""
     return db.execute(f"{_JOBS} WHERE ended_s IS NULL ORDER BY job_id").fetchall()
 
 
@@ -217,45 +201,33 @@ def _restore(db: sqlite3.Connection, finished: int) -> Restored:
         key: environment for key in sorted(used) if (environment := _environment(db, key))
     }
     meta = schema.meta(db)
+    kept: dict[str, Any] = {}
+    for key, kind in META.items():
+        if key in meta:
+            with named(f"meta {key}"):
+                is_record = issubclass(kind, msgspec.Struct)
+                kept[key] = (
+                    msgspec.json.decode(meta[key], type=kind) if is_record else kind(meta[key])
+                )
     with named("an imported run"):
         query = "SELECT record FROM trace ORDER BY imported_s, uid, name, log"
         traces = tuple(_decode_trace(record) for (record,) in db.execute(query))
     with named("a lesson"):
         query = "SELECT kind, record FROM lesson ORDER BY seq"
         lessons = tuple(_lesson(*row) for row in db.execute(query))
-    with named("meta mode"):
-        mode = None if "mode" not in meta else Mode(meta["mode"])
-    with named("meta drain"):
-        drain = None if "drain" not in meta else _decode_drain(meta["drain"])
-    with named("meta anchor_s"):
-        anchor_s = None if "anchor_s" not in meta else float(meta["anchor_s"])
-    with named("meta passed"):
-        passed = None if "passed" not in meta else _decode_passed(meta["passed"])
+    query = "SELECT uid, key, at_s FROM forgotten ORDER BY uid, key"
+    forgotten = ((find_key(uid, shown), at_s) for uid, shown, at_s in db.execute(query))
     return Restored(
         jobs=tuple(job for _, job in sorted(found.items())),
         next_id=JobId(meta["next_id"]),
         seed=meta["seed"],
         environments=environments,
-        mode=mode,
-        drain=drain,
-        anchor_s=anchor_s,
-        passed=passed,
         traces=traces,
-        forgotten=_forgotten(db),
+        forgotten=tuple(Forgotten(key=key, at_s=at_s) for key, at_s in forgotten if key),
         lessons=lessons,
-        requests=_requests(db),
+        requests=tuple(starmap(Request, db.execute(_NEWEST_REQUESTS, (MOST_REQUESTS,)))),
+        **kept,
     )
-
-
-def _requests(db: sqlite3.Connection) -> tuple[Request, ...]:
-    names = Request.__struct_fields__
-    rows = db.execute(
-        f"SELECT {', '.join(names)} FROM (SELECT *, row_number() OVER "  # noqa: S608
-        "(PARTITION BY uid ORDER BY first_id DESC) AS place FROM request) "
-        "WHERE place <= ? ORDER BY first_id",
-        (MOST_REQUESTS,),
-    )
-    return tuple(Request(**dict(zip(names, row, strict=True))) for row in rows)
 
 
 def _environment(db: sqlite3.Connection, key: str) -> dict[str, str] | None:
@@ -270,14 +242,3 @@ def _lesson(kind: str, record: str) -> Known:
     if not is_kind(kind):
         raise ValueError(f"{kind!r} is no kind of jobs")
     return JobKind(kind), _decode_lesson(record)
-
-
-def _forgotten(db: sqlite3.Connection) -> tuple[Forgotten, ...]:
-    rows = db.execute("SELECT uid, key, at_s FROM forgotten ORDER BY uid, key")
-    found = ((find_key(uid, shown), at_s) for uid, shown, at_s in rows)
-    return tuple(Forgotten(key=key, at_s=at_s) for key, at_s in found if key is not None)
-
-
-def _newest_event(db: sqlite3.Connection) -> int:
-    """The highest id that an event ever had; 0: there was none."""
-    return int(schema.meta(db)["next_event"]) - 1

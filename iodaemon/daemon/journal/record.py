@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, assert_never
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
 from iodaemon.core.decision import Evidence, Lesson, ShadowStep, Transition, TrialStep
 from iodaemon.core.event import DrainBegun, DrainEnded, ModeChanged, Reconfigured
@@ -34,13 +34,11 @@ Known = tuple[JobKind, Lesson]
 """A kind of jobs, and what was learned of it."""
 
 
-class BandwidthMinute(msgspec.Struct, frozen=True, kw_only=True):
-    """What one job moved in one minute.
+class BandwidthMinute(msgspec.Struct, frozen=True):
+    """What one job moved in one minute; two rows for one minute are added up.
 
     Attributes:
         minute: whole minutes since 1970.
-        read_bytes: in ``seconds`` of that minute; two rows for one minute are added up.
-        written_bytes: likewise.
         seconds: how much of the minute was measured.
     """
 
@@ -52,14 +50,7 @@ class BandwidthMinute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that is no step of a job.
-
-    Attributes:
-        at_s: when.
-        kind: ``evidence`` (core.decision.Evidence), ``shadow`` (ShadowStep), ``trial``
-            (TrialStep), ``scratch`` (``note_of_clearing``), ``restored``, or an ``Order``'s.
-        record: as JSON would have it.
-    """
+    """An event that is no step of a job; ``record`` is as JSON would have it."""
 
     at_s: float
     kind: Kind
@@ -74,26 +65,15 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestKey(NamedTuple):
-    """What makes a repeated submission the same one.
-
-    Attributes:
-        key: chosen by the submitter's client.
-        digest: of the body, which is the same when it is repeated.
-    """
+    """What makes a repeated submission the same one: the client's key, and the body's digest."""
 
     uid: int
     key: str
     digest: str
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A submission that may be repeated: the same user's next one with this key is the same one.
-
-    Attributes:
-        first_id: of its jobs, which have consecutive ids.
-        jobs: how many.
-        uid, key, digest: as in ``RequestKey``.
-    """
+class Request(msgspec.Struct, frozen=True):
+    """A submission with a key: it made so many jobs, with ids from ``first_id`` on."""
 
     first_id: JobId
     jobs: int
@@ -129,7 +109,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Passed(msgspec.Struct, frozen=True, kw_only=True):
-    """Time that has provably passed (``daemon.clock``).
+    """Time that has provably passed (``daemon.timeline``).
 
     Attributes:
         last: the newest reading.
@@ -148,17 +128,9 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         removed: jobs whose submission was refused.
         transitions: steps of jobs, in order.
         environments: by id; one that is stored already stays as it is.
-        minutes: bandwidth.
-        notes: what the regulation saw, would have done, and was told.
         samples: raw, for replay.
-        mode: regulation's new mode; None: as it was.
-        drain: how the node is drained from now on; None: it is not; UNSET: as it was.
-        anchor_s: what the times from now on are counted from (``WallTimeline``); None: as it was.
-        passed: time that has passed; None: as it was.
-        traces: runs elsewhere that were imported.
-        forgotten: keys of I/O hints.
         lessons: what is known now of kinds of jobs; None: nothing any more.
-        requests: submissions with a key.
+        meta: values as of ``META``; None removes one.
     """
 
     jobs: tuple[Job, ...] = ()
@@ -168,28 +140,11 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     minutes: tuple[BandwidthMinute, ...] = ()
     notes: tuple[Note, ...] = ()
     samples: tuple[Sample, ...] = ()
-    mode: Mode | None = None
-    drain: Drain | UnsetType | None = UNSET
-    anchor_s: float | None = None
-    passed: Passed | None = None
     traces: tuple[Trace, ...] = ()
     forgotten: tuple[Forgotten, ...] = ()
     lessons: Mapping[JobKind, Lesson | None] = MappingProxyType({})
     requests: tuple[Request, ...] = ()
-
-    @property
-    def meta(self) -> dict[str, Any]:
-        """Values of the ``meta`` table by key; None removes the key."""
-        values: dict[str, Any] = {}
-        if self.mode is not None:
-            values["mode"] = str(self.mode)
-        if self.anchor_s is not None:
-            values["anchor_s"] = self.anchor_s
-        if self.drain is not UNSET:
-            values["drain"] = None if self.drain is None else encode(self.drain)
-        if self.passed is not None:
-            values["passed"] = encode(self.passed)
-        return values
+    meta: Mapping[str, Mode | Drain | float | Passed | None] = MappingProxyType({})
 
     @property
     def only_begins(self) -> bool:
@@ -203,42 +158,30 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def join(batches: Sequence[Batch]) -> Batch:
-    """One batch with the effect of these, in order: of each job only its newest record is left.
-
-    Nothing is left of a job that one of them removes.
-    """
+    """One batch with the effect of these, in order: of each job only its newest record is left."""
     if len(batches) == 1:
         return batches[0]
     jobs: dict[JobId, Job] = {}
     removed: set[JobId] = set()
+    joined: dict[str, Any] = {}
     for batch in batches:
         jobs.update((job.id, job) for job in batch.jobs)
         removed.difference_update(job.id for job in batch.jobs)
         removed.update(batch.removed)
-    steps = (step for batch in batches for step in batch.transitions)
-    requests = (each for batch in batches for each in batch.requests)
-    minutes = (minute for batch in batches for minute in batch.minutes)
-    said: dict[str, Any] = {}
-    for batch in batches:
-        for name in ("mode", "anchor_s", "passed"):
-            if (value := getattr(batch, name)) is not None:
-                said[name] = value
-        if batch.drain is not UNSET:
-            said["drain"] = batch.drain
-    return Batch(
-        jobs=tuple(job for job_id, job in sorted(jobs.items()) if job_id not in removed),
-        removed=tuple(sorted(removed)),
-        transitions=tuple(step for step in steps if step.job_id not in removed),
-        environments={key: env for batch in batches for key, env in batch.environments.items()},
-        minutes=tuple(minute for minute in minutes if minute.job_id not in removed),
-        notes=tuple(note for batch in batches for note in batch.notes),
-        samples=tuple(sample for batch in batches for sample in batch.samples),
-        traces=tuple(trace for batch in batches for trace in batch.traces),
-        forgotten=tuple(each for batch in batches for each in batch.forgotten),
-        lessons={kind: each for batch in batches for kind, each in batch.lessons.items()},
-        requests=tuple(each for each in requests if each.first_id not in removed),
-        **said,
-    )
+    for name in Batch.__struct_fields__:
+        values = [getattr(batch, name) for batch in batches]
+        if isinstance(values[0], Mapping):
+            joined[name] = {key: value for each in values for key, value in each.items()}
+        else:
+            joined[name] = tuple(chain.from_iterable(values))
+    joined["jobs"] = tuple(job for _, job in sorted(jobs.items()))
+    joined["removed"] = tuple(sorted(removed))
+    return Batch(**joined)
+
+
+META: Final = {"mode": Mode, "drain": Drain, "anchor_s": float, "passed": Passed}
+"""What a daemon keeps of itself: regulation's mode as it was switched last, how the node is
+drained, what the jobs' times are counted from (``WallTimeline``), and the time that has passed."""
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,12 +192,8 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
         next_id: above every id that was ever durable.
         seed: of the controller's random numbers; the same for the journal's whole life.
         environments: those of the waiting and live jobs.
-        mode: regulation's mode as it was switched last; None: it never was.
-        drain: how the node is drained; None: it is not.
-        anchor_s: what the jobs' times are counted from; None: that was not written down.
-        passed: time that has passed; None: nothing is known of it.
+        mode, drain, anchor_s, passed: as of ``META``; None: it was never written.
         traces: runs elsewhere, in the order of their import.
-        forgotten: keys of I/O hints.
         lessons: what is known of kinds of jobs; learned last is at the end.
         requests: the newest submissions with a key, in order.
     """
@@ -275,24 +214,26 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
 
 # -- notes ---------------------------------------------------------------------------------------
 
+_KINDS: Final[Mapping[type, Kind]] = {
+    Evidence: "evidence",
+    ShadowStep: "shadow",
+    TrialStep: "trial",
+    ModeChanged: "mode",
+}
+
 
 def note_of(thing: Evidence | ShadowStep | TrialStep | Order) -> Note:
     """The note that keeps it."""
     match thing:
-        case Evidence():
-            return _note("evidence", thing)
-        case ShadowStep():
-            return _note("shadow", thing)
-        case TrialStep():
-            return _note("trial", thing)
-        case ModeChanged():
-            return _note("mode", thing)
+        case Evidence() | ShadowStep() | TrialStep() | ModeChanged():
+            record = msgspec.json.decode(msgspec.json.encode(thing))
+            return Note(at_s=thing.at_s, kind=_KINDS[type(thing)], record=record)
         case DrainBegun():
-            return _told("drain", thing.at_s, is_on=True, by=thing.by, reason=thing.reason)
+            return told_note("drain", thing.at_s, is_on=True, by=thing.by, reason=thing.reason)
         case DrainEnded():
-            return _told("drain", thing.at_s, is_on=False, by=thing.by, reason="")
+            return told_note("drain", thing.at_s, is_on=False, by=thing.by, reason="")
         case Reconfigured():
-            return _told("config", thing.at_s, by=thing.by, changes=list(thing.changes))
+            return told_note("config", thing.at_s, by=thing.by, changes=list(thing.changes))
         case _:
             assert_never(thing)
 
@@ -300,14 +241,11 @@ def note_of(thing: Evidence | ShadowStep | TrialStep | Order) -> Note:
 def note_of_clearing(job: Job, at_s: float) -> Note:
     """The note that a job's kept result is removed, and why."""
     why = msgspec.to_builtins(job.scratch_unwanted)
-    return _told("scratch", at_s, job_id=job.id, reason=why)
+    return told_note("scratch", at_s, job_id=job.id, reason=why)
 
 
-def _note(kind: Kind, thing: Evidence | ShadowStep | TrialStep | ModeChanged) -> Note:
-    return Note(at_s=thing.at_s, kind=kind, record=msgspec.json.decode(msgspec.json.encode(thing)))
-
-
-def _told(kind: Kind, at_s: float, **record: object) -> Note:
+def told_note(kind: Kind, at_s: float, **record: object) -> Note:
+    """A note whose record has these fields."""
     return Note(at_s=at_s, kind=kind, record={"at_s": at_s, **record})
 
 
@@ -319,11 +257,9 @@ _LIFE: Final = tuple(name for name in Job.__struct_fields__ if name not in _OF_T
 _Life: Final = msgspec.defstruct(
     "Life",
     [
-        (field.name, field.type, field.default)
-        if field.default is not msgspec.NODEFAULT
-        else (field.name, field.type)
-        for field in msgspec.structs.fields(Job)
-        if field.name in _LIFE
+        (each.name, each.type, *(() if each.default is msgspec.NODEFAULT else (each.default,)))
+        for each in msgspec.structs.fields(Job)
+        if each.name in _LIFE
     ],
     frozen=True,
     omit_defaults=True,
@@ -343,22 +279,17 @@ Event = tuple[int, Transition | Note]
 
 
 def encode(value: object) -> str:
-    """As records are stored: JSON."""
     return msgspec.json.encode(value).decode()
 
 
 def life_row(job: Job) -> tuple[str, float | None, bool, str, int]:
-    """What of a job changes: state, end, whether it holds space, record, id."""
+    """State, end, whether it holds space, record, id."""
     record = encode(_Life(*_life_of(job)))
     return (job.state, job.ended_s, bool(job.shares), record, job.id)
 
 
 def decode_jobs(rows: Iterable[JobRow]) -> list[Job]:
-    """The jobs of these rows.
-
-    Raises:
-        msgspec.DecodeError: a record is damaged; names the job.
-    """
+    """Raises msgspec.DecodeError, which names the job, where a record is damaged."""
     jobs = []
     for job_id, uid, spec, life in rows:
         with named(f"job {job_id}"):
@@ -378,11 +309,7 @@ def note_row(note: Note) -> tuple[float, str, None, str]:
 
 
 def decode_event(row: EventRow) -> Event:
-    """The event of a row.
-
-    Raises:
-        msgspec.DecodeError: its record is damaged; names it.
-    """
+    """Raises msgspec.DecodeError, which names the event, where its record is damaged."""
     event, at_s, kind, job_id, record = row
     with named(f"event {event}"):
         if kind != MOVED or job_id is None:

@@ -1,16 +1,18 @@
-"""The journal's tables, its one version, and connections to it."""
+"""The journal's tables, its one version, connections to it, and what SQLite's errors mean."""
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from iodaemon.daemon.journal.copy import sync_folder
+from iodaemon.daemon.place import sync_folder
 from iodaemon.errors import HopelessError, JournalError
+from iodaemon.node.condition import find_disk_error, of_error
 
 SCHEMA: Final = 7
 """Raised with every change that another version could not read or would misread; a journal of
@@ -78,12 +80,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def prepare(db: sqlite3.Connection, path: Path, *, seed: int, backend: str) -> None:
-    """Check that it is a sound journal; make the tables of a new one.
-
-    Raises:
-        JournalError: it is not, or of another version.
-        HopelessError: it belongs to another backend.
-    """
+    """``check`` it, and that it is sound; make the tables of a new one."""
     problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
         problem = " ".join(problem.split())
@@ -91,38 +88,29 @@ def prepare(db: sqlite3.Connection, path: Path, *, seed: int, backend: str) -> N
     if not _tables(db):
         _create(db, path, seed, backend)
         return
-    check(db, path)
-    check_backend(db, path, backend)
+    check(db, path, backend=backend)
     # Only here: while a daemon runs it may refer again to one that it knows to be stored.
     db.execute("DELETE FROM environment WHERE id NOT IN (SELECT environment_id FROM job)")
 
 
-def check(db: sqlite3.Connection, path: Path) -> None:
-    """Check that it is a journal of this version.
+def check(db: sqlite3.Connection, path: Path, *, backend: str | None = None) -> None:
+    """Check that it is a journal of this version and, unless None, of this backend.
 
     Raises:
         JournalError: it is not; says what to do.
+        HopelessError: it belongs to another backend, which would end its jobs without asking them.
     """
     if "meta" not in _tables(db):
         raise JournalError(f"{path} is a database, but no journal of iodaemon; move it away")
-    schema = _read_number(read_meta(db), "schema")
-    if schema == SCHEMA:
-        return
-    word = "newer" if schema > SCHEMA else "older"
-    raise JournalError(
-        f"journal {path} has schema {schema}, {word} than {SCHEMA}, the only one that this "
-        "iodaemon reads; use the iodaemon that wrote it, or move it away to begin a new one"
-    )
-
-
-def check_backend(db: sqlite3.Connection, path: Path, backend: str) -> None:
-    """Check that this backend wrote it.
-
-    Raises:
-        HopelessError: it belongs to another backend, which would end its jobs without asking them.
-    """
+    schema = _read_meta(db, "schema")["schema"]
+    if schema != SCHEMA:
+        word = "newer" if schema > SCHEMA else "older"
+        raise JournalError(
+            f"journal {path} has schema {schema}, {word} than {SCHEMA}, the only one that this "
+            "iodaemon reads; use the iodaemon that wrote it, or move it away to begin a new one"
+        )
     found = meta(db).get("backend")
-    if found != backend:
+    if backend not in (None, found):
         raise HopelessError(
             f"journal {path} belongs to a daemon with backend {found!r}, not {backend!r}; give "
             "this one a directory of its own (--state-dir DIR), or start it with "
@@ -136,22 +124,15 @@ def meta(db: sqlite3.Connection) -> dict[str, Any]:
     Raises:
         JournalError: a number that each journal has is missing.
     """
-    values = read_meta(db)
-    for key in _NUMBERS:
-        _read_number(values, key)
+    return _read_meta(db, *_NUMBERS)
+
+
+def _read_meta(db: sqlite3.Connection, *numbers: str) -> dict[str, Any]:
+    values = dict(db.execute("SELECT key, value FROM meta"))
+    for key in numbers:
+        if not isinstance(values.get(key), int):
+            raise JournalError(f"the journal has no {key}; it is damaged, restore a copy")
     return values
-
-
-def _read_number(values: Mapping[str, Any], key: str) -> int:
-    value = values.get(key)
-    if not isinstance(value, int):
-        raise JournalError(f"the journal has no {key}; it is damaged, restore a copy")
-    return value
-
-
-def read_meta(db: sqlite3.Connection) -> dict[str, Any]:
-    """The same, unchecked."""
-    return dict(db.execute("SELECT key, value FROM meta"))
 
 
 def _tables(db: sqlite3.Connection) -> set[str]:
@@ -167,3 +148,65 @@ def _create(db: sqlite3.Connection, path: Path, seed: int, backend: str) -> None
     db.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
     db.execute("COMMIT")
     sync_folder(path.parent)  # the file's name is to survive a power failure as well
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+_ADVICE: Final = (
+    ("SQLITE_READONLY", "it cannot be written; check the permissions of file and folder"),
+    ("SQLITE_CANTOPEN", "it cannot be opened; check that the folder exists and is accessible"),
+    ("SQLITE_BUSY", "another process holds it; end that process"),
+    (
+        "SQLITE_IOERR",
+        (
+            "free some space there; where there is some, the disk fails or became read-only: "
+            "see 'dmesg', repair it and mount it writable"
+        ),
+    ),
+    ("SQLITE_CORRUPT", "it is damaged; move it away or restore a copy"),
+    ("SQLITE_NOTADB", "it is damaged or no journal; move it away or restore a copy"),
+)
+"""Beginnings of SQLite's error names (https://www.sqlite.org/rescode.html), what to do."""
+_BY_THE_DISK: Final = ("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_IOERR")
+"""Those that a disk which is full or read-only may give as well."""
+
+
+def error_name(error: BaseException | None) -> str:
+    """SQLite's name of the error; empty: it is none of SQLite's."""
+    return str(getattr(error, "sqlite_errorname", ""))
+
+
+def disk_error(folder: Path, error: sqlite3.Error) -> OSError | None:
+    """The error of the disk that is behind one of SQLite's about this folder; None: there is none.
+
+    Call it while what was written is still there: removing it may mend the disk.
+    """
+    name = error_name(error)
+    if name.startswith("SQLITE_FULL"):  # also where a few blocks are left
+        found = find_disk_error(folder)
+        return found or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return find_disk_error(folder) if name.startswith(_BY_THE_DISK) else None
+
+
+def journal_error(path: Path, error: sqlite3.Error, folder: Path | None = None) -> JournalError:
+    """The error in one line that says what to do."""
+    place = folder or path.parent
+    if (behind := disk_error(place, error)) is not None:
+        return JournalError(f"journal {path}: {of_error(place, behind)}")
+    advice = [text for start, text in _ADVICE if error_name(error).startswith(start)]
+    return JournalError(f"journal {path}: {error}" + (f"; {advice[0]}" if advice else ""))
+
+
+@contextmanager
+def spoken(path: Path, folder: Path | None = None) -> Iterator[None]:
+    """Turn what SQLite and the system raise into a JournalError that names this journal.
+
+    ``folder`` is where is written; None: where the journal is.
+    """
+    try:
+        yield
+    except sqlite3.Error as e:
+        raise journal_error(path, e, folder) from e
+    except OSError as e:
+        place = Path(e.filename).parent if e.filename else folder or path.parent
+        raise JournalError(f"journal {path}: {of_error(place, e)}") from e

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
-from iodaemon.core.decision import Lesson
-from iodaemon.core.forecast import Trace
-from iodaemon.core.job import Job, JobKind
-from iodaemon.core.sample import Sample
+from iodaemon.core.job import Job
 from iodaemon.daemon.journal.record import Batch, encode, life_row, note_row, step_row
 
 MOST_TRACES: Final = 10_000
@@ -28,6 +25,20 @@ _UPDATE_LIFE: Final = (
 _INSERT_LIFE: Final = (
     "INSERT INTO life (state, ended_s, holds, record, job_id) VALUES (?, ?, ?, ?, ?)"
 )
+_ADD_MINUTE: Final = (
+    "INSERT INTO usage VALUES (?, ?, ?, ?, ?) ON CONFLICT (job_id, minute) DO UPDATE SET "
+    "read_bytes = read_bytes + excluded.read_bytes, "
+    "written_bytes = written_bytes + excluded.written_bytes, "
+    "seconds = seconds + excluded.seconds"
+)
+OF_A_JOB: Final = {
+    "job": "id",
+    "life": "job_id",
+    "event": "job_id",
+    "request": "first_id",
+    "usage": "job_id",
+}
+"""The tables that have rows of one job, and the column that names it."""
 _encode_sample: Final = msgspec.msgpack.Encoder(enc_hook=dict).encode
 """Counters may stand in a read-only mapping, which msgspec does not know."""
 
@@ -36,48 +47,43 @@ def store(db: sqlite3.Connection, batch: Batch, next_id: int, next_event: int) -
     """Write the batch.
 
     Args:
-        db: within a transaction.
-        batch: what changed.
         next_id: no job from this id on is stored yet.
         next_event: id of its first event.
 
     Returns:
         The id of the next event.
     """
-    if batch.environments:
-        rows = [(key, encode(dict(env))) for key, env in batch.environments.items()]
-        db.executemany("INSERT INTO environment VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
+    environments = [(key, encode(dict(env))) for key, env in batch.environments.items()]
+    db.executemany("INSERT INTO environment VALUES (?, ?) ON CONFLICT DO NOTHING", environments)
     store_jobs(db, batch.jobs, next_id)
     next_event = store_events(db, map(step_row, batch.transitions), next_event)
     next_event = store_events(db, map(note_row, batch.notes), next_event)
-    if batch.minutes:
-        db.executemany(
-            "INSERT INTO usage VALUES (?, ?, ?, ?, ?) ON CONFLICT (job_id, minute) DO UPDATE SET "
-            "read_bytes = read_bytes + excluded.read_bytes, "
-            "written_bytes = written_bytes + excluded.written_bytes, "
-            "seconds = seconds + excluded.seconds",
-            map(msgspec.structs.astuple, batch.minutes),
-        )
+    db.executemany(_ADD_MINUTE, map(msgspec.structs.astuple, batch.minutes))
     requests = map(msgspec.structs.astuple, batch.requests)
     db.executemany("INSERT INTO request VALUES (?, ?, ?, ?, ?)", requests)
-    remove_jobs(db, batch.removed)
-    _store_samples(db, batch.samples)
-    _store_traces(db, batch.traces)
+    remove_jobs(db, batch.removed)  # with what was written above of a job that a batch removes
+    samples = [(sample.at_s, _encode_sample(sample)) for sample in batch.samples]
+    db.executemany("INSERT OR REPLACE INTO sample VALUES (?, ?)", samples)
+    if batch.traces:  # of a run that is there already the later import stays
+        rows = [
+            (each.uid, each.name, each.log, each.imported_s, encode(each)) for each in batch.traces
+        ]
+        db.executemany("INSERT OR REPLACE INTO trace VALUES (?, ?, ?, ?, ?)", rows)
+        db.execute(_DROP_SURPLUS, (MOST_TRACES,))
     forgotten = [(each.key.uid, each.key.shown, each.at_s) for each in batch.forgotten]
     db.executemany("INSERT OR REPLACE INTO forgotten VALUES (?, ?, ?)", forgotten)
-    _store_lessons(db, batch.lessons)
+    for kind, lesson in batch.lessons.items():
+        if lesson is None:
+            db.execute("DELETE FROM lesson WHERE kind = ?", (kind,))
+        else:  # a replaced row gets a new place at the end
+            row = (kind, encode(lesson))
+            db.execute("INSERT OR REPLACE INTO lesson (kind, record) VALUES (?, ?)", row)
     store_meta(db, batch.meta)
     return next_event
 
 
 def store_jobs(db: sqlite3.Connection, jobs: Iterable[Job], next_id: int) -> None:
-    """The newest record of each; what was submitted is written with the first one only.
-
-    Args:
-        db: within a transaction.
-        jobs: each once.
-        next_id: no job from this id on is stored yet.
-    """
+    """The newest record of each; what was submitted is written with the first one only."""
     lives, specs = [], []
     for job in jobs:
         row = life_row(job)
@@ -100,21 +106,19 @@ def store_events(
 def remove_jobs(db: sqlite3.Connection, job_ids: Iterable[int]) -> None:
     """Remove jobs with all that is kept of them."""
     rows = [(job_id,) for job_id in job_ids]
-    if not rows:
-        return
-    db.executemany("DELETE FROM job WHERE id = ?", rows)
-    db.executemany("DELETE FROM request WHERE first_id = ?", rows)
-    for table in ("life", "event", "usage"):
-        db.executemany(f"DELETE FROM {table} WHERE job_id = ?", rows)  # noqa: S608
+    if rows:
+        for table, column in OF_A_JOB.items():
+            db.executemany(f"DELETE FROM {table} WHERE {column} = ?", rows)  # noqa: S608
 
 
-def store_meta(db: sqlite3.Connection, values: Mapping[str, Any]) -> None:
+def store_meta(db: sqlite3.Connection, values: Mapping[str, object]) -> None:
     """Set these keys; None removes one."""
     for key, value in values.items():
         if value is None:
             db.execute("DELETE FROM meta WHERE key = ?", (key,))
         else:
-            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+            plain = value if isinstance(value, int | float | str) else encode(value)
+            db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, plain))
 
 
 def raise_meta(db: sqlite3.Connection, **values: int) -> None:
@@ -145,26 +149,3 @@ def prune(db: sqlite3.Connection, before_s: float, samples_before_s: float, *, l
 def _newest(db: sqlite3.Connection, test: str, value: float) -> int:
     query = f"SELECT coalesce(max(id), 0) FROM event WHERE {test}"  # noqa: S608
     return int(db.execute(query, (value,)).fetchone()[0])
-
-
-def _store_samples(db: sqlite3.Connection, samples: Sequence[Sample]) -> None:
-    rows = [(sample.at_s, _encode_sample(sample)) for sample in samples]
-    db.executemany("INSERT OR REPLACE INTO sample VALUES (?, ?)", rows)
-
-
-def _store_traces(db: sqlite3.Connection, traces: Sequence[Trace]) -> None:
-    """Of a run that is there already the later import stays."""
-    if not traces:
-        return
-    rows = [(each.uid, each.name, each.log, each.imported_s, encode(each)) for each in traces]
-    db.executemany("INSERT OR REPLACE INTO trace VALUES (?, ?, ?, ?, ?)", rows)
-    db.execute(_DROP_SURPLUS, (MOST_TRACES,))
-
-
-def _store_lessons(db: sqlite3.Connection, lessons: Mapping[JobKind, Lesson | None]) -> None:
-    for kind, lesson in lessons.items():
-        if lesson is None:
-            db.execute("DELETE FROM lesson WHERE kind = ?", (kind,))
-        else:  # a replaced row gets a new place at the end
-            row = (kind, encode(lesson))
-            db.execute("INSERT OR REPLACE INTO lesson (kind, record) VALUES (?, ?)", row)

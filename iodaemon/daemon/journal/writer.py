@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from iodaemon.daemon.journal import schema, store
 from iodaemon.daemon.journal.load import JournalReader
 from iodaemon.daemon.journal.record import Batch, join
-from iodaemon.daemon.journal.sqlite_error import journal_error, spoken
+from iodaemon.daemon.journal.schema import journal_error, spoken
 from iodaemon.errors import JournalError
 from iodaemon.supervisor.failpoint import reach
 
@@ -42,14 +42,7 @@ Done = Callable[[JournalError | None], object]
 
 
 class _Item(NamedTuple):
-    """What is asked of the writer.
-
-    Attributes:
-        done: is told the outcome.
-        batch: to be written.
-        work: to be done in the transaction besides.
-        can_wait: nobody waits for it.
-    """
+    """A batch, or work to be done in the transaction besides."""
 
     done: Done
     batch: Batch | None = None
@@ -60,9 +53,7 @@ class _Item(NamedTuple):
 class Journal(JournalReader):
     """An open journal. All methods may be called from any thread.
 
-    Attributes:
-        commits: how many transactions became durable.
-        newest_event: the highest id of an event that is durable; 0: there is none.
+    ``commits`` is how many transactions became durable.
     """
 
     def __init__(self, path: Path, writer: sqlite3.Connection, reader: sqlite3.Connection) -> None:
@@ -84,10 +75,8 @@ class Journal(JournalReader):
     def open(cls, path: Path, *, seed: int | None = None, backend: str = "linux") -> Journal:
         """Open the journal, or begin a new one that only the present user can read.
 
-        Args:
-            path: its database; the folder must exist. One daemon at a time: the lock is not here.
-            seed: for a new journal; None: a random one.
-            backend: what carries out the daemon's decisions; a journal serves one for its life.
+        The folder must exist, and the caller keeps other daemons out. A journal serves one backend
+        for its life.
 
         Raises:
             JournalError: not a journal, damaged, of another version, or not accessible.
@@ -108,25 +97,18 @@ class Journal(JournalReader):
 
         Batches become durable in the order in which they were queued; of a job that several of one
         transaction change only the newest record is written. After an error nothing of the batch
-        is in the journal, and later batches are tried all the same.
-
-        Args:
-            batch: what changed.
-            done: called from the writer's thread.
-            can_wait: nobody waits for it; it goes with the next batch, or after ``LAZY_S``.
+        is in the journal, and later batches are tried all the same. One that ``can_wait`` goes with
+        the next batch, or after ``LAZY_S``.
 
         Raises:
             JournalError: the journal is closed.
         """
-        highest = max((job.id for job in batch.jobs), default=0)
-        self._put(_Item(done, batch, can_wait=can_wait), highest)
+        self._put(_Item(done, batch, can_wait=can_wait))
 
     async def commit(self, batch: Batch, on_durable: Callable[[], object] = lambda: None) -> None:
         """Write the batch and wait until it is durable.
 
-        Args:
-            batch: what changed.
-            on_durable: called in the event loop then, also where who waited was cancelled.
+        ``on_durable`` is called in the event loop then, also where the waiting was cancelled.
 
         Raises:
             JournalError: it is not, and nothing of it will be.
@@ -151,9 +133,6 @@ class Journal(JournalReader):
 
         Raw samples go by a time of their own. Done in portions; environments that no job uses any
         more go when the journal is opened next.
-
-        Raises:
-            JournalError: the journal is closed.
         """
         pruned: list[int] = []
 
@@ -192,7 +171,7 @@ class Journal(JournalReader):
 
     @property
     def queued(self) -> int:
-        """Batches that are not answered yet."""
+        """Batches and other requests that are not answered yet."""
         return len(self._asked_s)
 
     @property
@@ -203,7 +182,9 @@ class Journal(JournalReader):
         except IndexError:
             return 0.0
 
-    def _put(self, item: _Item, highest_id: int = 0) -> None:
+    def _put(self, item: _Item) -> None:
+        jobs = () if item.batch is None else item.batch.jobs
+        highest_id = max((job.id for job in jobs), default=0)
         with self._putting:
             if self._is_closing:
                 raise JournalError(f"journal {self.path} is closed")

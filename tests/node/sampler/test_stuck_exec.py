@@ -12,7 +12,7 @@ from harness import PATIENCE_S, until
 from sampling import Samplers
 from stuck_exec import silent_file_system, start_stuck, stuck_command
 
-from iodaemon.daemon.host import describe_process
+from iodaemon.daemon.place import describe_process
 from iodaemon.node.sampler.proc_files import find_state, is_executing
 from iodaemon.supervisor.ledger import Key
 

@@ -17,14 +17,12 @@ from iodaemon.api.model import (
 )
 from iodaemon.config import config_document
 from iodaemon.core import event as ev
-from iodaemon.core.limits import Drain
 from iodaemon.core.rule import Mode
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.http.answer import json_answer
 from iodaemon.daemon.http.context import LONGEST_POLL_S, Context, parse_number
 from iodaemon.daemon.http.report import policy_report, running_config
 from iodaemon.daemon.http.route import route
-from iodaemon.daemon.journal.record import Batch
 from iodaemon.errors import RequestError
 from iodaemon.text import printable
 
@@ -94,12 +92,9 @@ async def order_drain(context: Context, request: web.Request, asked: _DrainWish)
         raise RequestError(f"the reason has {len(reason)} characters; say it in {_LONGEST_REASON}")
     before = context.state.drain
     if asked.drain and (before is None or reason):
-        since_s = now_s if before is None else before.since_s
-        drain = Drain(since_s=since_s, by=by, reason=reason)
-        begun = ev.DrainBegun(at_s=now_s, by=by, reason=reason)
-        await context.driver.order(Batch(drain=drain), begun)
+        await context.driver.order(ev.DrainBegun(at_s=now_s, by=by, reason=reason))
     elif not asked.drain and before is not None:
-        await context.driver.order(Batch(drain=None), ev.DrainEnded(at_s=now_s, by=by))
+        await context.driver.order(ev.DrainEnded(at_s=now_s, by=by))
     await context.until(lambda: (context.state.drain is not None) == asked.drain, 1.0)
     return json_answer(_drained(context))
 
@@ -126,7 +121,6 @@ async def show_mode(context: Context, *_: object) -> web.Response:
 async def switch_mode(context: Context, request: web.Request, asked: _Switch) -> web.StreamResponse:
     """Switch the mode of regulation."""
     by = user_name(context.access.who(request).uid)
-    event = ev.ModeChanged(at_s=context.now_s, mode=asked.mode, by=by)
-    await context.driver.order(Batch(mode=asked.mode), event)
+    await context.driver.order(ev.ModeChanged(at_s=context.now_s, mode=asked.mode, by=by))
     await context.until(lambda: context.driver.controller.regulator.mode == asked.mode, 1.0)
     return await show_mode(context)
