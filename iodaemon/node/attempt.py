@@ -9,8 +9,8 @@ from iodaemon.core.job import Job, JobId, Share
 from iodaemon.node.sampler.cgroup_files import is_frozen, read_members
 from iodaemon.node.sampler.proc_files import find_state, is_executing
 from iodaemon.supervisor.ledger import Key
-from iodaemon.supervisor.process_tree import children_of, tree_of
 from iodaemon.supervisor.protocol import Message
+from iodaemon.supervisor.reap import children_of, tree_of
 
 Launch = Mapping[str, Any]
 _MOST_LOOKS: Final = 1000

@@ -14,12 +14,12 @@ from iodaemon.supervisor import ledger as records
 from iodaemon.supervisor import protocol, syscalls
 from iodaemon.supervisor.cgroup import Cgroups, Look
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.supervisor.launch import GO, HOLDER, LAUNCHER, Launch, explain, pack
+from iodaemon.supervisor.holder import Holders
+from iodaemon.supervisor.launch import HOLDER, LAUNCHER, Launch, explain, pack
 from iodaemon.supervisor.ledger import EXEC, Entry, Key, Ledger, Record, Use
-from iodaemon.supervisor.line import AT_ONCE, Loop
-from iodaemon.supervisor.orders import Order, Orders
-from iodaemon.supervisor.process_tree import Holders
-from iodaemon.supervisor.protocol import LineReader, Message
+from iodaemon.supervisor.line import AT_ONCE, Line, Loop
+from iodaemon.supervisor.orders import Orders
+from iodaemon.supervisor.protocol import Message
 from iodaemon.supervisor.reap import Reaper, read_state
 
 _SCAN_EVERY_S: Final = 0.05
@@ -40,7 +40,7 @@ _GAP_RATIO: Final = 0.002
 way here, or the kernel reaped a child by itself; below it are rounding and the last moment of each
 process (measured: at most 72 us of 173 ms for 200 processes beside a load of 12)."""
 _MOST_TRIES: Final = 3
-_STOP_WITHIN_S: Final = 2.0
+_STOP_WITHIN_US: Final = 2_000_000
 """Between the first and the last process of a unit that gets its SIGTERM; milliseconds."""
 _LOOK_FOR_STOP_S: Final = 0.05
 _BY_STOP: Final = (signal.SIGTERM, signal.SIGKILL, (128 + signal.SIGTERM) << 8)
@@ -48,11 +48,11 @@ _BY_STOP: Final = (signal.SIGTERM, signal.SIGKILL, (128 + signal.SIGTERM) << 8)
 
 ENDS: Final = "ends.json"
 """Beside the directory of outputs: ``describe_ends`` at the last shutdown."""
-SETTLING, QUEUED, PREPARING, PREPARED, GOING, RUNNING, ENDED, FAILED, LOST = (
-    "settling", "queued", "preparing", "prepared", "going", "running", "ended", "failed", "lost",
+SETTLING, PREPARING, PREPARED, GOING, RUNNING, ENDED, FAILED, LOST = (
+    "settling", "preparing", "prepared", "going", "running", "ended", "failed", "lost",
 )  # fmt: skip
 OVER: Final = (ENDED, FAILED, LOST)
-BEFORE: Final = (QUEUED, PREPARING, PREPARED)
+BEFORE: Final = (PREPARING, PREPARED)
 
 
 class Attempt:
@@ -64,11 +64,8 @@ class Attempt:
         self.launch: Launch | None = None
         """What is to run; None: it runs, or is not to."""
         self.limits = protocol.Limits()
-        self.line: socket.socket | None = None
-        self.unsent = bytearray()
-        self.is_blocked = False
-        self.unread = LineReader()
-        self.pid = 0
+        self.line: Line | None = None
+        self.pid = self.ticks = 0
         self.pidfd = -1
         self.look = Look(is_populated=True, is_frozen=False)
         self.looks = self.tries = 0
@@ -80,18 +77,9 @@ class Attempt:
         self.memory: Message | None = None
         self.was_told = self.is_killed = self.is_from_outside = False
         """Whether the daemon sent it a signal; SIGKILL; whether it died with all jobs' unit."""
-        self.empty_s = 0.0
         self.is_told = True
         """Whether the daemon knows that it runs; it hears of one that ends at once only then."""
         self.is_asked = self.is_forgotten = self.is_removed = False
-
-    def begin_again(self) -> None:
-        """One that failed is to be prepared once more."""
-        self.stage, self.problem, self.pid = SETTLING, {}, 0
-        self.looks = self.tries = 0
-        self.wants_run = self.wants_still = False
-        self.began_s = time.monotonic()
-        self.unsent.clear()
 
 
 def describe_end(entry: Entry, *, is_over: bool) -> Message:
@@ -189,31 +177,31 @@ class Attempts:
     def _on_children(self) -> None:
         """A child of some kind has ended; the next scan will find all that do."""
         syscalls.read_signals(self._children)
-        self._loop.listen(self._children, is_wanted=False)
+        self._loop.want(self._children, read=False)
         if not self._scan_due_s:
             self._scan_due_s = max(time.monotonic(), self._scanned_s + _SCAN_EVERY_S)
+
+    def begin(self, key: Key) -> Attempt:
+        """In place of one that failed, if there was one."""
+        if key in self.all:
+            self._close_pidfd(self.all[key])
+        attempt = self.all[key] = Attempt(key, SETTLING)
+        return attempt
 
     def order(self, attempt: Attempt) -> None:
         """Have its process made."""
         self._close_pidfd(attempt)  # of one that was made before
-        attempt.stage = QUEUED
+        attempt.stage = PREPARING
+        self._orders.add(attempt.key, attempt.limits, lambda made: self._attach(attempt, made))
 
-        def done(line: socket.socket | OSError) -> None:
-            if isinstance(line, OSError):
-                problem = f"it cannot be prepared ({line.strerror})"
-                self.fail(attempt, "system", problem)
-            else:
-                self._attach(attempt, line)
-
-        self._orders.add(Order(attempt.key, attempt.limits, done))
-
-    def _attach(self, attempt: Attempt, line: socket.socket) -> None:
-        attempt.stage, attempt.line = PREPARING, line
-        attempt.unread = LineReader()
-        self._loop.add(line.fileno(), lambda: self._on_child(attempt))
+    def _attach(self, attempt: Attempt, made: socket.socket | OSError) -> None:
+        if isinstance(made, OSError):
+            self.fail(attempt, "system", f"it cannot be prepared ({made.strerror})")
+            return
         assert attempt.launch is not None
-        attempt.unsent += pack(attempt.launch)
-        self._flush_child(attempt)
+        attempt.line = Line(made, self._loop, lambda: self._on_child(attempt))
+        attempt.line.unsent += pack(attempt.launch)
+        attempt.line.flush()
 
     def take_over(self) -> None:
         """Find what runs already, as an earlier supervisor left it."""
@@ -240,7 +228,7 @@ class Attempts:
         """Somebody is in the cgroup of an attempt without EXEC: a child of a supervisor that died,
         which either executes or ends, or a job whose ledger is gone.
         """
-        attempt = self.all[key] = Attempt(key, SETTLING)
+        attempt = self.begin(key)
         attempt.wants_still = self._means.is_held(key)
         self.look_in(attempt, 0.0)
         return attempt
@@ -268,32 +256,19 @@ class Attempts:
         known = attempt.key if is_known and watched == pid else None
         self._loop.add(pidfd, lambda: self._on_end(attempt, known))
 
-    def _flush_child(self, attempt: Attempt) -> None:
-        assert attempt.line is not None
-        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
-            while attempt.unsent:
-                del attempt.unsent[: attempt.line.send(attempt.unsent)]
-        if attempt.is_blocked != bool(attempt.unsent):
-            attempt.is_blocked = bool(attempt.unsent)
-            self._loop.want_write(attempt.line.fileno(), is_wanted=attempt.is_blocked)
-
     def _on_child(self, attempt: Attempt) -> None:
         assert attempt.line is not None
-        if attempt.unsent:
-            self._flush_child(attempt)
-        try:
-            data = attempt.line.recv(4096)
-        except BlockingIOError:
+        attempt.line.flush()
+        data = attempt.line.receive()
+        if data is None:
             return
-        except OSError:
-            data = b""
-        for line in attempt.unread.feed(data):
+        for line in attempt.line.reader.feed(data):
             self._take_word(attempt, protocol.decode(line))
         if not data and attempt.line is not None:
             self._on_child_gone(attempt)
 
     def _take_word(self, attempt: Attempt, word: Message) -> None:
-        if "ready" not in word:
+        if "ticks" not in word:
             assert attempt.launch is not None
             attempt.problem = explain(attempt.launch, word) if word else {}
             return
@@ -302,24 +277,25 @@ class Attempts:
         except OSError as error:
             self.cancel(attempt, "system", f"it cannot be prepared ({error.strerror})")
             return
-        attempt.pid, attempt.stage = word["pid"], PREPARED
+        attempt.pid, attempt.ticks, attempt.stage = word["pid"], word["ticks"], PREPARED
         self._orders.is_over(attempt.key)
         if attempt.wants_run:
             self.go(attempt)
 
     def go(self, attempt: Attempt) -> None:
+        """Let it run: it records what it is given here just before it executes."""
+        assert attempt.line is not None
         attempt.stage = GOING
-        attempt.unsent += GO
-        self._flush_child(attempt)
+        values = attempt.ticks, records.now_us()
+        attempt.line.unsent += Record(EXEC, attempt.key, attempt.pid, values=values).pack()
+        attempt.line.flush()
         reach("supervisor.go_sent")
 
     def _close_line(self, attempt: Attempt) -> None:
         self._orders.is_over(attempt.key)
         if attempt.line is not None:
-            self._loop.remove(attempt.line.fileno())
             attempt.line.close()
             attempt.line = None
-        attempt.unsent.clear()
 
     def _on_child_gone(self, attempt: Attempt) -> None:
         """It has executed, or has ended; the ledger knows which."""
@@ -356,8 +332,6 @@ class Attempts:
         self.look(attempt)
 
     def cancel(self, attempt: Attempt, code: str, problem: str) -> None:
-        self._orders.cancel(attempt.key)
-        self._close_line(attempt)
         self._means.kill(attempt.key)
         self.fail(attempt, code, problem, is_lasting=code == "killed")
 
@@ -366,17 +340,14 @@ class Attempts:
 
         The next daemon may count on other CPUs, or know nothing of them.
         """
-        for attempt in self.all.values():
+        for attempt in list(self.all.values()):
             if attempt.wants_run or attempt.stage not in (SETTLING, *BEFORE):
                 continue
-            if attempt.stage != SETTLING:
-                self._orders.cancel(attempt.key)
-                self._close_line(attempt)
-                self._close_pidfd(attempt)  # the cgroup is empty before that tells of an end
-                self._means.kill(attempt.key)
-                attempt.begin_again()
-                self.look_in(attempt, 0.0)
             attempt.launch, attempt.is_asked = None, False
+            if attempt.stage != SETTLING:
+                self._close_line(attempt)
+                self._means.kill(attempt.key)
+                self.look_in(self.begin(attempt.key), 0.0)
 
     def _on_end(self, attempt: Attempt, known: Key | None) -> None:
         """The first process has ended, to its last thread."""
@@ -406,7 +377,7 @@ class Attempts:
             self._scan_due_s = self._scanned_s
         elif 0.0 < self._scan_due_s <= self._scanned_s:
             self._scan_due_s = 0.0
-            self._loop.listen(self._children, is_wanted=True)
+            self._loop.want(self._children)
         for ended in taken:
             if ended.key is not None and ended.key in self.all:
                 attempt = self.all[ended.key]
@@ -544,22 +515,21 @@ class Attempts:
                     self._look_again(attempt)
                     return
                 self._ledger.add_use(attempt.key, Use(), records.AT_LEAST)
-        if self._awaits_stop(attempt, entry.status):
+        if self._awaits_stop(attempt, entry):
             self.look_in(attempt, _LOOK_FOR_STOP_S)
         else:
             self._end(attempt, ENDED)
 
-    def _awaits_stop(self, attempt: Attempt, status: int | None) -> bool:
+    def _awaits_stop(self, attempt: Attempt, entry: Entry) -> bool:
         """Whether the sign that the unit of all jobs is being stopped may follow this death.
 
         systemd signals its processes one after the other, the job or the placeholder first.
         """
         is_stopped = self._means.is_being_stopped()
-        if is_stopped is None or attempt.was_told or not _may_be_by_stop(status):
+        if is_stopped is None or attempt.was_told or not _may_be_by_stop(entry.status):
             return False
         attempt.is_from_outside = is_stopped
-        attempt.empty_s = attempt.empty_s or time.monotonic()
-        return not is_stopped and time.monotonic() < attempt.empty_s + _STOP_WITHIN_S
+        return not is_stopped and records.now_us() < entry.exited_us + _STOP_WITHIN_US
 
     def _end(self, attempt: Attempt, stage: str) -> None:
         """What only the cgroup tells is read before it is removed."""
@@ -580,7 +550,7 @@ class Attempts:
             self.all.pop(attempt.key, None)
 
     def report(self, attempt: Attempt) -> None:
-        if attempt.is_forgotten or attempt.stage in (SETTLING, QUEUED, PREPARING, GOING):
+        if attempt.is_forgotten or attempt.stage in (SETTLING, PREPARING, GOING):
             return
         attempt.is_told = True
         self._send({"key": str(attempt.key), "state": attempt.stage, **self._describe(attempt)})

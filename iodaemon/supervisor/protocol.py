@@ -119,11 +119,7 @@ class Limits(NamedTuple):
 
 
 def field(message: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
-    """A field of this very type; its default where it is missing or null.
-
-    Raises:
-        BadInputError: it is of another type.
-    """
+    """A field of this very type (else BadInputError); its default where it is missing or null."""
     value = message.get(name)
     if value is None:
         return default

@@ -26,6 +26,7 @@ from iodaemon.supervisor import disk_trouble, protocol, syscalls
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.launch import REPORT
 from iodaemon.supervisor.ledger import let_read, parse_key
+from iodaemon.supervisor.line import Loop
 from iodaemon.supervisor.protocol import BadInputError, Message
 
 STORE: Final = ".iodaemon"
@@ -62,8 +63,8 @@ class ScratchError(Exception):
 class _Helper:
     """One forked helper, and what it has said so far."""
 
-    def __init__(self, pid: int, pidfd: int, pipe: int, wish: Message) -> None:
-        self.pid, self.pidfd, self.pipe, self.wish = pid, pidfd, pipe, wish
+    def __init__(self, pidfd: int, pipe: int, wish: Message) -> None:
+        self.pidfd, self.pipe, self.wish = pidfd, pipe, wish
         self.said = b""
         self.until_s = time.monotonic() + (_LOOK_S if wish["do"] == "look" else DEADLINE_S)
         self.is_told = False
@@ -73,8 +74,7 @@ class Desk:
     """Takes wishes, runs helpers, answers.
 
     Args:
-        add: watches a descriptor.
-        remove: stops that.
+        loop: watches the helpers.
         send: to the daemon.
         uids: the least and the highest whose directories are made.
         outputs: directory of the files of jobs that name none; None: there are none.
@@ -82,13 +82,12 @@ class Desk:
 
     def __init__(
         self,
-        add: Callable[[int, Callable[[], None]], None],
-        remove: Callable[[int], None],
+        loop: Loop,
         send: Callable[[Message], None],
         uids: tuple[int, int],
         outputs: str | None,
     ) -> None:
-        self._add, self._remove, self._send, self._uids = add, remove, send, uids
+        self._loop, self._send, self._uids = loop, send, uids
         self._outputs = outputs
         self._waiting: collections.deque[Message] = collections.deque()
         self._helpers: list[_Helper] = []
@@ -112,28 +111,26 @@ class Desk:
         """
         if len(self._waiting) >= _MOST_WAITING:
             raise BadInputError("too many wait")
-        if wish.get("do") == "look":
-            self._check_disk(wish)
-            wish = {**wish, "is_shared": self._uids[0] != self._uids[1]}
-        elif wish.get("do") == "discard":
+        do = wish.get("do")
+        if do == "discard":
             if self._outputs is None:
                 raise BadInputError("jobs have no output files here")
             wish = {**wish, "disk": self._outputs, "name": str(parse_key(wish.get("key")))}
+        elif do in ("look", "make", "measure", "remove"):
+            self._check(wish)
+            wish = {**wish, "is_shared": self._uids[0] != self._uids[1]}
         else:
-            self._check_directory(wish)
+            raise BadInputError("scratch is neither looked at, made, measured nor removed")
         self._waiting.append(wish)
 
-    def _check_disk(self, wish: Message) -> None:
+    def _check(self, wish: Message) -> None:
         disk = protocol.field(wish, "disk", str, "")
         if disk[:1] != "/" or not protocol.are_words([disk]):
             raise BadInputError("disk is no path")
-
-    def _check_directory(self, wish: Message) -> None:
-        self._check_disk(wish)
+        if wish["do"] == "look":
+            return
         name = protocol.field(wish, "name", str, "")
         is_plain = name.isascii() and name.replace("-", "").replace(".", "").isalnum()
-        if wish.get("do") not in ("make", "measure", "remove"):
-            raise BadInputError("scratch is neither looked at, made, measured nor removed")
         if not is_plain or name.startswith(".") or len(name) > 64:
             raise BadInputError("name is not plain")
         protocol.number(wish, "filesystem", 0, (1 << 64) - 1)
@@ -155,20 +152,21 @@ class Desk:
         for helper in self._helpers:
             if not helper.is_told and time.monotonic() >= helper.until_s:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(helper.pid, signal.SIGKILL)
-                self._answer(helper, _silence(helper.wish))
+                    signal.pidfd_send_signal(helper.pidfd, signal.SIGKILL)
+                helper.is_told = True
+                self._answer(helper.wish, _silence(helper.wish))
         dead = collections.Counter(each.wish["disk"] for each in self._helpers if each.is_told)
         for look in [each for each in self._waiting if each["do"] == "look"]:
             if dead[look["disk"]] >= _MOST_ON_A_DISK:
                 self._waiting.remove(look)
-                self._send({"scratch": look.get("id"), **_silence(look)})
+                self._answer(look, _silence(look))
         wish = self._next()
         if wish is not None:
             self._waiting.remove(wish)
             try:
                 self._start(wish)
             except OSError:
-                self._send({"scratch": wish.get("id"), **_problem(wish, "")})
+                self._answer(wish, _problem(wish, ""))
 
     def _next(self) -> Message | None:
         """The first whose disk does not keep two helpers already."""
@@ -180,15 +178,15 @@ class Desk:
     def _start(self, wish: Message) -> None:
         read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            pid = syscalls.fork(lambda: _work(wish, write), write)
+            pidfd = os.pidfd_open(syscalls.fork(lambda: _work(wish, write), write))
         except OSError:
             os.close(read)
             raise
         finally:
             os.close(write)
-        helper = _Helper(pid, os.pidfd_open(pid), read, wish)
+        helper = _Helper(pidfd, read, wish)
         self._helpers.append(helper)
-        self._add(helper.pipe, lambda: self._hear(helper))
+        self._loop.add(helper.pipe, lambda: self._hear(helper))
 
     def _hear(self, helper: _Helper) -> None:
         data = b""
@@ -197,19 +195,19 @@ class Desk:
         helper.said += data
         if data:
             return
-        self._remove(helper.pipe)
+        self._loop.remove(helper.pipe)
         os.close(helper.pipe)
         os.close(helper.pidfd)
         self._helpers.remove(helper)
         if not helper.is_told:
             try:
-                self._answer(helper, protocol.decode(helper.said))
+                answer = protocol.decode(helper.said)
             except BadInputError:
-                self._answer(helper, _problem(helper.wish, ""))
+                answer = _problem(helper.wish, "")
+            self._answer(helper.wish, answer)
 
-    def _answer(self, helper: _Helper, answer: Message) -> None:
-        helper.is_told = True
-        self._send({"scratch": helper.wish.get("id"), **answer})
+    def _answer(self, wish: Message, answer: Message) -> None:
+        self._send({"scratch": wish.get("id"), **answer})
 
 
 def _problem(wish: Message, problem: str, *, is_disk: bool = False) -> Message:
@@ -242,21 +240,22 @@ def _work(wish: Message, pipe: int) -> None:
 def _do(wish: Message) -> Message:
     disk, name, filesystem = wish["disk"], wish.get("name", ""), wish.get("filesystem")
     until_s = time.monotonic() + _WORK_S
-    if wish["do"] == "look":
-        return _look(disk, is_shared=wish["is_shared"])
-    if wish["do"] == "make":
-        device = make(disk, name, wish["uid"], wish.get("gid"), filesystem)
-        return {"done": True, "filesystem": device}
-    if wish["do"] == "measure":
-        used, is_all = measure(disk, name, until_s)
-        return {"done": True, "used_bytes": used, "is_all": is_all}
-    if wish["do"] == "discard":
-        for path in (os.path.join(disk, name), os.path.join(disk, name + REPORT)):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-        return {"done": True}
-    is_done = remove(disk, name, filesystem, until_s)
-    return {"done": True} if is_done else _problem(wish, "")
+    match wish["do"]:
+        case "look":
+            return _look(disk, is_shared=wish["is_shared"])
+        case "make":
+            device = make(disk, name, wish["uid"], wish.get("gid"), filesystem)
+            return {"done": True, "filesystem": device}
+        case "measure":
+            used, is_all = measure(disk, name, until_s)
+            return {"done": True, "used_bytes": used, "is_all": is_all}
+        case "remove":
+            is_done = remove(disk, name, filesystem, until_s)
+            return {"done": True} if is_done else _problem(wish, "")
+    for path in (os.path.join(disk, name), os.path.join(disk, name + REPORT)):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    return {"done": True}
 
 
 def _look(disk: str, *, is_shared: bool) -> Message:
@@ -283,12 +282,7 @@ def _problem_of(wish: Message, error: OSError) -> Message:
 
 
 def make(disk: str, name: str, uid: int, gid: int | None, filesystem: int | None) -> int:
-    """Make the directory; harmless where it is there already. The device's number.
-
-    Raises:
-        ScratchError: the disk, or the store on it, is of no use.
-        OSError: the disk refuses.
-    """
+    """Make the directory; harmless where it is there already. The device's number."""
     store = _open_store(disk, filesystem, is_made=True)
     try:
         with contextlib.suppress(FileExistsError):
@@ -306,12 +300,7 @@ def make(disk: str, name: str, uid: int, gid: int | None, filesystem: int | None
 
 
 def _open_store(disk: str, filesystem: int | None = None, *, is_made: bool = False) -> int:
-    """The store of a disk, which nobody but the caller can change.
-
-    Raises:
-        ScratchError: it is missing or another's, or the disk is of no use now.
-        OSError: the disk refuses.
-    """
+    """The store of a disk, which nobody but the caller can change. Raises ScratchError."""
     owner = os.geteuid()
     try:
         top = os.open(disk, _DIRECTORY | os.O_CLOEXEC)
@@ -326,7 +315,8 @@ def _open_store(disk: str, filesystem: int | None = None, *, is_made: bool = Fal
         elif filesystem not in (None, found.st_dev):
             trouble = disk_trouble.REPLACED
         else:
-            trouble = disk_trouble.of_use(disk, found, sizes, owner)
+            trouble = disk_trouble.of_owner(disk, found, owner)
+            trouble = trouble or disk_trouble.of_right(disk, owner) or disk_trouble.of_room(sizes)
         if trouble:
             raise ScratchError(trouble, is_disk=True)
         if is_made:
@@ -350,11 +340,7 @@ def _open_store(disk: str, filesystem: int | None = None, *, is_made: bool = Fal
 
 
 def measure(disk: str, name: str, until_s: float) -> tuple[int, bool]:
-    """Bytes of the disk that are in the directory, each file once; and whether that is all.
-
-    Raises:
-        ScratchError, OSError: it cannot be opened.
-    """
+    """Bytes of the disk that are in the directory, each file once; and whether that is all."""
     store = _open_store(disk)
     try:
         top = syscalls.open_beneath(store, name, _DIRECTORY)
@@ -392,24 +378,18 @@ def measure(disk: str, name: str, until_s: float) -> tuple[int, bool]:
 def remove(disk: str, name: str, filesystem: int | None, until_s: float) -> bool:
     """Remove the directory and all below it; False: the time is up, and there is more.
 
-    Raises:
-        ScratchError: something in it cannot be removed, or its disk is not mounted.
-        OSError: the disk refuses.
+    Raises ScratchError: something in it cannot be removed, or its disk is not mounted.
     """
     store = _open_store(disk)
     try:
         # A disk that is mounted again may have another number: that alone says nothing.
-        if not _is_in(store, name) and filesystem not in (None, os.fstat(store).st_dev):
+        # By its name only: what is mounted on it may never answer.
+        if name not in os.listdir(store) and filesystem not in (None, os.fstat(store).st_dev):
             text = "another file system is there now; mount the one that it is on"
             raise ScratchError(f"{os.path.join(disk, STORE, name)}: {text}")
         return _remove_tree(store, name, until_s)
     finally:
         os.close(store)
-
-
-def _is_in(directory: int, name: str) -> bool:
-    """By its name only: what is mounted on it may never answer."""
-    return name in os.listdir(directory)
 
 
 def _remove_tree(parent: int, name: str, until_s: float) -> bool:

@@ -216,7 +216,7 @@ def test_a_disk_of_outputs_that_takes_nothing_fails_those_who_need_it(
     mount = ["mount", "-t", "tmpfs", "-o"]
     subprocess.run([*mount, "ro,mode=755", "none", str(tmp_path)], check=True)
     try:
-        outputs = tmp_path / "new" / "outputs"
+        outputs = tmp_path / "outputs"
         root = make_root("cgroup", min_uid=1, outputs=str(outputs), daemon_gid=READERS)
         daemon = root.connect()
         daemon.start("1.1", "true", uid=NOBODY)

@@ -31,9 +31,9 @@ def path() -> Iterator[Path]:
 
 def write_attempt(ledger: Ledger, job: int) -> Key:
     key = Key(job, 1)
-    ledger.append(Record(EXEC, key, pid=job, values=(7, 0, 0, 0, 0)))
-    ledger.append(Record(EXIT, key, pid=job, status=256))
-    ledger.append(Record(USE, key, pid=job, flags=MAIN, values=(1, 2, 3, 4, 5)))
+    ledger.append(Record(EXEC, key, pid=job, values=(7, 0)))
+    ledger.append(Record(EXIT, key, pid=job, values=(256, 0)))
+    ledger.append(Record(USE, key, pid=job, flags=MAIN, values=(1, 2, 3, 4, 5, 6)))
     return key
 
 
@@ -44,7 +44,7 @@ def test_what_is_appended_is_read_by_everybody(path: Path) -> None:
     entry = other.entries[key]
 
     assert ledger.identity == other.identity
-    assert (5, 7, 256, (1, 2, 3, 4, 5, 0), True) == (
+    assert (5, 7, 256, (1, 2, 3, 4, 5, 6), True) == (
         entry.pid, entry.ticks, entry.status, entry.use, entry.has_main_use,
     )  # fmt: skip
     os.close(ledger.fd)
@@ -94,9 +94,9 @@ def test_what_is_kept_tells_apart_who_ended_and_who_was_ended_by_the_shutdown(
     """It is found by the next boot's daemon, which runs the others again where they ask for it."""
     ledger = open_ledger(str(path))
     for job, status in enumerate((0, 3 << 8, 15, 9, 143 << 8, 11), start=1):
-        ledger.append(Record(EXEC, Key(job, 1), pid=job, values=(7, 0, 0, 0, 0)))
-        ledger.append(Record(EXIT, Key(job, 1), pid=job, status=status))
-    ledger.append(Record(EXEC, Key(7, 1), pid=7))
+        ledger.append(Record(EXEC, Key(job, 1), pid=job, values=(7, 0)))
+        ledger.append(Record(EXIT, Key(job, 1), pid=job, values=(status, 0)))
+    ledger.append(Record(EXEC, Key(7, 1), pid=7, values=(7, 0)))
     write_in_time(str(tmp_path / ENDS), protocol.encode(describe_ends(ledger)))
     ends = find_ends(tmp_path / "output")
 
@@ -111,7 +111,7 @@ def test_one_of_another_boot_is_put_aside(path: Path) -> None:
     write_attempt(ledger, 1)
     os.close(ledger.fd)
     data = bytearray(path.read_bytes())
-    data[:64] = Record(records.OPEN, Key(0, 0), values=(9, 1, 2, 0, 0)).pack()
+    data[:64] = Record(records.OPEN, Key(0, 0), values=(9, 1, 2)).pack()
     path.write_bytes(data)
     ledger = open_ledger(str(path))
 

@@ -245,7 +245,7 @@ def test_a_silent_disk_is_named_at_the_deadline(
     silent = silent_file_system(tmp_path)
     silent.is_mute = True
     loop, answers = Loop(), list[Any]()
-    desk = scratch.Desk(loop.add, loop.remove, answers.append, (1000, 1 << 31), str(tmp_path))
+    desk = scratch.Desk(loop, answers.append, (1000, 1 << 31), str(tmp_path))
     try:
         desk.ask({"id": 1, "do": "look", "disk": str(tmp_path)})
         desk.ask({"id": 2, "do": "discard", "key": "1.1"})
