@@ -27,7 +27,7 @@ _SCAN_EVERY_S: Final = 0.05
 _TELL_WITHIN_S: Final = 0.002
 """After it has begun. A job that has ended by then is told of once."""
 _SETTLE_S: Final = 1.0
-"""For an attempt without EXEC whose child may still have read ``go``; then it is killed."""
+"""For a child that may have read its EXEC record to append it; then it is killed."""
 _LOOKS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _CONTINUE_S: Final = 6.0
 """script(1) stops itself once more when its child stopped."""
@@ -86,7 +86,7 @@ def describe_end(entry: Entry, *, is_over: bool) -> Message:
     """What the ledger says of an attempt that has ended; ``is_over`` is False of a lost one."""
     told: Message = {
         "use": entry.use._asdict(),
-        "whole": entry.has_main_use and not entry.at_least and is_over,
+        "whole": entry.flags & (records.MAIN | records.AT_LEAST) == records.MAIN and is_over,
         "started_us": entry.started_us or None,
         "ended_us": entry.exited_us or None,
     }
@@ -116,23 +116,13 @@ def _may_be_by_stop(status: int | None) -> bool:
     return status is not None and (status & 0x7F or status) in _BY_STOP
 
 
-def has_executed(pid: int) -> bool:
-    """Whether a job's process is its command, or of it: ``execve`` gave it another name.
-
-    A job that names itself so deceives nobody but its user.
-    """
-    state = read_state(pid)
-    return state is not None and state.name not in (LAUNCHER, HOLDER)
-
-
 class Attempts:
     """All attempts of one supervisor.
 
     Attributes:
         all: by their keys.
         used: those of which more was used since the daemon asked.
-        clean_s: when the anchor last said that it had taken in all its children.
-        has_anchor: whether there is one.
+        clean_s: when the anchor last said that it had taken in its children; inf: there is none.
     """
 
     def __init__(
@@ -154,32 +144,22 @@ class Attempts:
         self._reaper = Reaper(ledger, means.key_of)
         self.all: dict[Key, Attempt] = {}
         self.used: set[Key] = set()
-        self._due: dict[Key, float] = {}
-        self._scan_due_s = self._scanned_s = 0.0
-        self.clean_s = 0.0
-        self.has_anchor = True
-
-    def due_s(self) -> float:
-        """When there is something to look at."""
-        due_s = min(self._due.values(), default=float("inf"))
-        return min(due_s, self._scan_due_s) if self._scan_due_s else due_s
-
-    def keep_time(self) -> None:
-        """Look at a bounded number of attempts."""
-        now_s = time.monotonic()
-        if self._scan_due_s and now_s >= self._scan_due_s:
-            self.scan()
-        for key in [key for key, due_s in self._due.items() if due_s <= now_s][:AT_ONCE]:
-            del self._due[key]
-            if key in self.all:
-                self.look(self.all[key])
+        self._scanned_s = self.clean_s = 0.0
 
     def _on_children(self) -> None:
-        """A child of some kind has ended; the next scan will find all that do."""
+        """A child of some kind has ended; the next scan will find all that do. As many ends would
+        make many scans, a signal of a child is listened for again after that.
+        """
         syscalls.read_signals(self._children)
         self._loop.want(self._children, read=False)
-        if not self._scan_due_s:
-            self._scan_due_s = max(time.monotonic(), self._scanned_s + _SCAN_EVERY_S)
+        wait_s = self._scanned_s + _SCAN_EVERY_S - time.monotonic()
+        self._loop.call_in(max(0.0, wait_s), self, self._scan_all)
+
+    def _scan_all(self) -> None:
+        if self.scan():
+            self._loop.want(self._children)
+        else:
+            self._loop.call_in(0.0, self, self._scan_all)
 
     def begin(self, key: Key) -> Attempt:
         """In place of one that failed, if there was one."""
@@ -222,11 +202,11 @@ class Attempts:
             if key not in self.all:
                 self.settle(key)
             self._means.adopt(key)
-        self._scan_due_s = time.monotonic()
+        self._loop.call_in(0.0, self, self._scan_all)
 
     def settle(self, key: Key) -> Attempt:
-        """Somebody is in the cgroup of an attempt without EXEC: a child of a supervisor that died,
-        which either executes or ends, or a job whose ledger is gone.
+        """An attempt without EXEC whose cgroup is there, with a child of a supervisor that died,
+        which either executes or ends, or with a job whose ledger is gone.
         """
         attempt = self.begin(key)
         attempt.wants_still = self._means.is_held(key)
@@ -236,13 +216,8 @@ class Attempts:
     def _watch(self, attempt: Attempt, pid: int, *, is_known: bool) -> None:
         """Watch its first process, which may be the anchor's to tell of, or its holder.
 
-        Args:
-            attempt: whose.
-            pid: its number.
-            is_known: the process itself said so. Else the number may be another process's by now.
-
-        Raises:
-            OSError: there is no room for its descriptor.
+        ``is_known``: the process itself said its number, which else may be another one's by now.
+        Raises OSError: there is no room for its descriptor.
         """
         self._ledger.catch_up()
         watched = self._means.find_holder(attempt.key) or pid
@@ -314,14 +289,11 @@ class Attempts:
             self.fail(attempt, "died", "its process died before it ran")
 
     def _begin_running(self, attempt: Attempt) -> None:
-        attempt.stage, attempt.launch = RUNNING, None
+        is_urgent = bool(attempt.problem) or attempt.wants_still
+        attempt.stage, attempt.launch, attempt.is_told = RUNNING, None, is_urgent
         if attempt.wants_still:
             self._means.freeze(attempt.key)
-        if attempt.problem or attempt.wants_still:
-            self.look(attempt)
-        else:
-            attempt.is_told = False
-            self.look_in(attempt, _TELL_WITHIN_S)
+        self.look_in(attempt, 0.0 if is_urgent else _TELL_WITHIN_S)
 
     def fail(self, attempt: Attempt, code: str, problem: str, *, is_lasting: bool = False) -> None:
         """It never ran, and never will under this key unless it is prepared again."""
@@ -336,9 +308,8 @@ class Attempts:
         self.fail(attempt, code, problem, is_lasting=code == "killed")
 
     def take_back(self) -> None:
-        """The line on which they were prepared has ended: what was not let run is absent.
-
-        The next daemon may count on other CPUs, or know nothing of them.
+        """The line on which they were prepared has ended: what was not let run is absent. The next
+        daemon may count on other CPUs, or know nothing of them.
         """
         for attempt in list(self.all.values()):
             if attempt.wants_run or attempt.stage not in (SETTLING, *BEFORE):
@@ -366,18 +337,9 @@ class Attempts:
             attempt.pidfd = -1
 
     def scan(self) -> bool:
-        """Take in a bounded number of children of any kind; whether none is left.
-
-        Many jobs that end make many scans: the next signal of a child is listened for only once
-        the time has come at which that would have had a scan made.
-        """
+        """Take in a bounded number of children of any kind; whether none is left."""
         taken, more = self._reaper.scan(AT_ONCE)
         self._scanned_s = time.monotonic()
-        if more:
-            self._scan_due_s = self._scanned_s
-        elif 0.0 < self._scan_due_s <= self._scanned_s:
-            self._scan_due_s = 0.0
-            self._loop.want(self._children)
         for ended in taken:
             if ended.key is not None and ended.key in self.all:
                 attempt = self.all[ended.key]
@@ -398,7 +360,6 @@ class Attempts:
                 self.look(self.all[key])
 
     def look_at_all(self) -> None:
-        """A bounded number a round."""
         for attempt in self.all.values():
             self.look_in(attempt, 0.0)
 
@@ -412,8 +373,13 @@ class Attempts:
             self.look_in(self.all[key], 0.0)
 
     def look_in(self, attempt: Attempt, wait_s: float) -> None:
-        due_s = time.monotonic() + wait_s
-        self._due[attempt.key] = min(due_s, self._due.get(attempt.key, due_s))
+        key = attempt.key
+
+        def look() -> None:
+            if key in self.all:
+                self.look(self.all[key])
+
+        self._loop.call_in(wait_s, key, look)
 
     def _look_again(self, attempt: Attempt) -> None:
         """Later each time; the kernel says when there is something new, but perhaps 10 ms late."""
@@ -430,7 +396,9 @@ class Attempts:
 
     def _look_at_settling(self, attempt: Attempt) -> None:
         is_populated = self._means.look(attempt.key).is_populated
-        is_job = any(has_executed(pid) for pid in self._means.pids(attempt.key))
+        # What has executed has another name. A job that names itself so deceives its user alone.
+        states = map(read_state, self._means.pids(attempt.key))
+        is_job = any(state and state.name not in (LAUNCHER, HOLDER) for state in states)
         self._ledger.catch_up()  # after that: who has executed has recorded it
         entry = self._ledger.entries.get(attempt.key)
         if is_job and (entry is None or not entry.has_run):
@@ -447,6 +415,7 @@ class Attempts:
         elif attempt.launch is not None:  # it is to be prepared once more
             self.order(attempt)
         else:
+            self._loop.drop(attempt.key)
             del self.all[attempt.key]
             if attempt.is_asked:
                 self._send({"key": str(attempt.key), "state": "absent"})
@@ -494,7 +463,7 @@ class Attempts:
             if attempt.pid and self._means.are_children and self._reaper.take_traced(attempt.key):
                 self.look_in(attempt, 0.0)
                 return
-            if not self.has_anchor or self.clean_s > attempt.began_s:
+            if self.clean_s > attempt.began_s:
                 attempt.is_from_outside = bool(self._means.is_being_stopped())
                 self._end(attempt, LOST)
                 return
@@ -508,7 +477,7 @@ class Attempts:
         self._ledger.catch_up()  # others record how it ended first, and then what it used
         entry = self._ledger.entries[attempt.key]
         cpu_us = self._means.cpu_us(attempt.key)
-        if cpu_us is not None and not entry.at_least:
+        if cpu_us is not None and not entry.flags & records.AT_LEAST:
             gap_us = cpu_us - entry.use.cpu_us
             if gap_us > _GAP_US + _GAP_RATIO * cpu_us:
                 if attempt.looks < _GAP_LOOKS:  # a zombie may be on its way here
@@ -540,7 +509,7 @@ class Attempts:
 
     def tidy(self, attempt: Attempt) -> None:
         """Remove what an attempt that is over leaves; tried again while somebody is in it."""
-        self._due.pop(attempt.key, None)
+        self._loop.drop(attempt.key)
         with contextlib.suppress(OSError):
             attempt.is_removed = attempt.is_removed or self._means.remove(attempt.key)
         if not attempt.is_removed:
@@ -559,7 +528,7 @@ class Attempts:
         entry = self._ledger.entries.get(attempt.key)
         if attempt.stage == FAILED:
             return attempt.problem
-        if entry is None:
+        if entry is None or attempt.stage == PREPARED:
             return {}
         if attempt.stage == RUNNING:
             return {
@@ -569,8 +538,6 @@ class Attempts:
                 "frozen": attempt.look.is_frozen,
                 "holder": self._means.find_holder(attempt.key),
             }
-        if attempt.stage not in (ENDED, LOST):
-            return {}
         told = describe_end(entry, is_over=attempt.stage == ENDED)
         told["memory"], told["from_outside"] = attempt.memory, attempt.is_from_outside
         if "problem" in attempt.problem:

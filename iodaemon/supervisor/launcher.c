@@ -41,7 +41,7 @@
 
 enum { HAS_USER = 1, HAS_REPORT = 2 };                /* launch.py: flags of the record */
 enum { STRANGER = -1, LINKS = -2, IS_LEDGER = -3 };   /* launch.py: beside errno */
-enum { REPORT_FD = 3, ACCOUNT_WITHIN_S = 10, RECORD_BYTES = 64, MOST_GROUPS = 65536, ADDED = 5 };
+enum { REPORT_FD = 3, ACCOUNT_WITHIN_S = 10, RECORD_BYTES = 64, MOST_GROUPS = 65536 };
 
 struct launch {             /* launch.py: _RECORD. Strings follow, each with its NUL */
     uint32_t size, flags, uid, umask;
@@ -51,19 +51,19 @@ struct launch {             /* launch.py: _RECORD. Strings follow, each with its
     struct { uint64_t number, soft, hard; } limit[16];
 };
 
+static const char *faults;
 static int ledger, line = -1;
 static gid_t readers = -1;      /* group of own files: the daemon's; -1: nobody's but the user */
 
 static void reach(const char *point)    /* failpoint.py */
 {
     char path[PATH_MAX], taken[PATH_MAX + 16];
-    const char *directory = getenv("IOD_FAULTS");
     int passage = 0, number = 0;
     FILE *file;
 
-    if (!directory)
+    if (!faults)
         return;
-    snprintf(path, sizeof path, "%s/%s", directory, point);
+    snprintf(path, sizeof path, "%s/%s", faults, point);
     snprintf(taken, sizeof taken, "%s.%d", path, getpid());
     if (rename(path, taken) || !(file = fopen(taken, "re")))
         return;
@@ -152,13 +152,6 @@ static void confine(const struct launch *launch)
     }
 }
 
-static int has_expired(const char *name)
-{
-    const struct spwd *entry = getspnam(name);
-
-    return entry && entry->sp_expire >= 0 && time(NULL) / 86400 >= entry->sp_expire;
-}
-
 static void new_keyring(int is_shared)
 {
     long serial = syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
@@ -172,13 +165,15 @@ static void new_keyring(int is_shared)
 static struct passwd *find_user(uid_t uid, gid_t *groups, int *count)
 {
     struct passwd *user;
+    const struct spwd *shadow;
 
     signal(SIGALRM, no_answer);
     alarm(ACCOUNT_WITHIN_S);
     user = getpwuid(uid);
     if (!user || getgrouplist(user->pw_name, user->pw_gid, groups, count) < 0)
         fail("no_account", "", 0);
-    if (has_expired(user->pw_name))
+    shadow = getspnam(user->pw_name);
+    if (shadow && shadow->sp_expire >= 0 && time(NULL) / 86400 >= shadow->sp_expire)
         fail("expired", "", 0);
     alarm(0);
     return user;
@@ -196,17 +191,6 @@ static void take_on(const struct passwd *user, const gid_t *groups, int count)
         fail("system", "", errno);
     prctl(PR_SET_DUMPABLE, 0);
     new_keyring(0);
-}
-
-static void complete(char **environment, const char *name, const char *value)
-{
-    size_t length = strlen(name);
-
-    for (; *environment; environment++)
-        if (!strncmp(*environment, name, length) && (*environment)[length] == '=')
-            return;
-    if (asprintf(environment, "%s=%s", name, value) < 0)
-        fail("system", "", ENOMEM);
 }
 
 static int make_own(const struct launch *launch, const char *path)
@@ -280,17 +264,15 @@ static int open_output(const char *path, const char *of)
 
 static struct launch *read_launch(void)
 {
-    uint32_t size, done = 0;
+    uint32_t size;
     struct launch *launch;
 
     if (recv(line, &size, sizeof size, MSG_PEEK | MSG_WAITALL) != sizeof size)
         _exit(0);
-    launch = malloc(size);
-    for (ssize_t part; launch && done < size; done += part)
-        if ((part = read(line, (char *)launch + done, size - done)) <= 0)
-            _exit(0);
-    if (!launch)
+    if (!(launch = malloc(size)))
         fail("system", "", ENOMEM);
+    if (recv(line, launch, size, MSG_WAITALL) != size)
+        _exit(0);
     return launch;
 }
 
@@ -308,23 +290,20 @@ static uint64_t start_ticks(void)       /* field 22 of proc_pid_stat(5) */
     return strtoull(at, NULL, 10);
 }
 
-static int execute(char **words, char **environment)
+static int execute(char **words)
 {
     int saved = 0;
     char path[PATH_MAX];
-    const char *part = "/bin:/usr/bin";
+    const char *part = getenv("PATH") ? getenv("PATH") : "/bin:/usr/bin";
 
     if (strchr(*words, '/')) {
-        execve(*words, words, environment);
+        execve(*words, words, environ);
         return errno;
     }
-    for (char **each = environment; *each; each++)
-        if (!strncmp(*each, "PATH=", 5))
-            part = *each + 5;
     for (size_t length; part; part = part[length] ? part + length + 1 : NULL) {
         length = strcspn(part, ":");
         snprintf(path, sizeof path, "%.*s%s%s", (int)length, part, length ? "/" : "", *words);
-        execve(path, words, environment);
+        execve(path, words, environ);
         if (!saved && errno != ENOENT && errno != ENOTDIR)
             saved = errno;
     }
@@ -341,10 +320,9 @@ static void be_the_job(void)
     reach("child.begun");
     struct launch *launch = read_launch();
     uint32_t total = 4 + launch->words + launch->variables;
-    char **text = calloc(total + 2 + ADDED, sizeof *text), *at = (char *)(launch + 1);
+    char **text = calloc(total + 2, sizeof *text), *at = (char *)(launch + 1), **words = text + 4;
     if (!text)
         fail("system", "", ENOMEM);
-    char **words = text + 4, **environment = words + launch->words + 1;
     for (uint32_t i = 0; i < total; i++, at += strlen(at) + 1)
         text[i < 4 + launch->words ? i : i + 1] = at;
     const char *directory = text[0], *to_out = text[1], *to_err = text[2], *to_own = text[3];
@@ -359,13 +337,15 @@ static void be_the_job(void)
         dup2(make_own(launch, report), REPORT_FD);
     }
     own = *to_out || !*to_own ? -1 : make_own(launch, to_own);
-    if (user) {
+    if (user)
         take_on(user, groups, count);
-        complete(environment, "HOME", user->pw_dir);
-        complete(environment, "USER", user->pw_name);
-        complete(environment, "LOGNAME", user->pw_name);
-        complete(environment, "SHELL", *user->pw_shell ? user->pw_shell : "/bin/sh");
-        complete(environment, "PATH", "/usr/local/bin:/usr/bin:/bin");
+    environ = words + launch->words + 1;        /* not before: libraries look into it */
+    if (user) {
+        setenv("HOME", user->pw_dir, 0);
+        setenv("USER", user->pw_name, 0);
+        setenv("LOGNAME", user->pw_name, 0);
+        setenv("SHELL", *user->pw_shell ? user->pw_shell : "/bin/sh", 0);
+        setenv("PATH", "/usr/local/bin:/usr/bin:/bin", 0);
     }
     umask(launch->umask);
     if (chdir(directory))
@@ -391,7 +371,7 @@ static void be_the_job(void)
         if (setrlimit(launch->limit[i].number, &limit))
             fail("system", "", errno);
     }
-    int error = execute(words, environment);
+    int error = execute(words);
     int is_there = error == ENOENT && strchr(*words, '/') && !access(*words, F_OK);
     tell("exec", is_there ? "interpreter" : "", error);
     _exit(error == ENOENT ? 127 : 126);
@@ -420,6 +400,7 @@ int main(int count, char **given)
 {
     struct sigaction nothing = {.sa_handler = do_nothing, .sa_flags = SA_RESTART};
 
+    faults = getenv("IOD_FAULTS");
     if (count != 4 && count != 5)
         return 2;                               /* launch.py: NO_ARGUMENTS */
     int orders = fcntl(atoi(given[1]), F_DUPFD_CLOEXEC, REPORT_FD + 1);

@@ -155,14 +155,6 @@ class Entry:
         """Of all that was waited for, by whomever."""
         return Use(*map(sum, zip(*self.uses.values(), strict=True))) if self.uses else Use()
 
-    @property
-    def at_least(self) -> bool:
-        return bool(self.flags & AT_LEAST)
-
-    @property
-    def has_main_use(self) -> bool:
-        return bool(self.flags & MAIN)
-
 
 class Ledger:
     """The open file and what was read of it so far.

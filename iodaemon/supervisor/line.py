@@ -9,6 +9,7 @@ import contextlib
 import os
 import select
 import socket
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
@@ -22,14 +23,16 @@ from iodaemon.supervisor.syscalls import peer_of, say
 AT_ONCE: Final = 32
 """Events between two looks at the daemon's line."""
 _READ_BYTES: Final = 1 << 16
+_LONGEST_S: Final = 3600.0
 
 
 class Loop:
-    """An epoll whose events are calls."""
+    """An epoll whose events are calls, and calls that are due at some time."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
+        self._due: dict[object, tuple[float, Callable[[], None]]] = {}
         self.is_behind = False
         """Whether there may be more to do than ``AT_ONCE``."""
 
@@ -45,9 +48,27 @@ class Loop:
         """For what its handler is called from now on."""
         self._epoll.modify(fd, select.EPOLLIN * read | select.EPOLLOUT * write)
 
-    def turn(self, wait_s: float) -> None:
-        """Wait, and call at most ``AT_ONCE`` handlers."""
-        events = self._epoll.poll(wait_s, AT_ONCE)
+    def call_in(self, wait_s: float, name: object, work: Callable[[], None]) -> None:
+        """Call it once, then; or earlier, where it is to be called under this name earlier."""
+        due_s = time.monotonic() + wait_s
+        if name not in self._due or due_s < self._due[name][0]:
+            self._due[name] = due_s, work
+
+    def drop(self, name: object) -> None:
+        self._due.pop(name, None)
+
+    def work_off(self) -> None:
+        """At most ``AT_ONCE`` calls that are due."""
+        now_s = time.monotonic()
+        for name in [name for name, (due_s, _) in self._due.items() if due_s <= now_s][:AT_ONCE]:
+            _, work = self._due.pop(name, (0.0, None))  # another one may have dropped it
+            if work is not None:
+                work()
+
+    def turn(self) -> None:
+        """Wait until something is due, and call at most ``AT_ONCE`` handlers of events."""
+        due_s = min((due_s for due_s, _ in self._due.values()), default=float("inf"))
+        events = self._epoll.poll(max(0.0, min(due_s - time.monotonic(), _LONGEST_S)), AT_ONCE)
         self.is_behind = len(events) == AT_ONCE
         for fd, _ in events:
             handler = self._handlers.get(fd)  # its number may be another's by now

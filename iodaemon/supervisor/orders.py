@@ -63,33 +63,31 @@ class Orders:
         self._queue: dict[Key, tuple[Limits, Done]] = {}
         self._under_way: dict[Key, float] = {}
         self._most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._call_in(0.0)
 
     def add(self, key: Key, limits: Limits, done: Done) -> None:
         self._queue[key] = limits, done
+        self._call_in(0.0)
+
+    def _call_in(self, wait_s: float) -> None:
+        self._loop.call_in(wait_s, self, self._work_off)
 
     def is_over(self, key: Key) -> None:
         """Its child is ready, or gone, or is not wanted any more."""
         self._queue.pop(key, None)
-        self._under_way.pop(key, None)
+        if self._under_way.pop(key, None) and self._queue:
+            self._call_in(0.0)
 
-    def due_s(self) -> float:
-        """When there is something to do."""
-        due_s = self._launched_s + _RETRY_S if self._is_launcher_missing else float("inf")
-        if self._queue and len(self._under_way) >= _MOST_UNDER_WAY:
-            due_s = min(due_s, min(self._under_way.values()) + _SLOW_S)
-        return due_s
-
-    @property
-    def _is_launcher_missing(self) -> bool:
-        """Without cgroups there is none: this process forks a holder for each job."""
-        return self._launcher is None and self._means.are_children
-
-    def keep_time(self) -> None:
+    def _work_off(self) -> None:
         """Start a launcher where there is none, and give it what waits as long as it takes that
-        and not too many are under way.
+        and not too many are under way. Without cgroups there is none: this process forks a holder
+        for each job.
         """
         now_s = time.monotonic()
-        if self._is_launcher_missing and now_s >= self._launched_s + _RETRY_S:
+        if self._is_launcher_missing:
+            if now_s < self._launched_s + _RETRY_S:
+                self._call_in(self._launched_s + _RETRY_S - now_s)
+                return
             self._start_launcher()
         while self._queue and not self._is_launcher_missing:
             if len(self._under_way) >= _MOST_UNDER_WAY:
@@ -97,14 +95,15 @@ class Orders:
                 for key in slow:
                     del self._under_way[key]
                 if not slow:
+                    self._call_in(min(self._under_way.values()) + _SLOW_S - now_s)
                     return
             key, (limits, done) = next(iter(self._queue.items()))
             made: socket.socket | OSError
             try:
                 made = self._give(key, limits)
             except (BrokenPipeError, ConnectionResetError):
-                self.close()
                 self._launched_s = min(self._launched_s, now_s - _RETRY_S)
+                self.close()
                 return
             except OSError as error:
                 if self._launcher is not None and isinstance(error, BlockingIOError):
@@ -115,6 +114,10 @@ class Orders:
                 self._under_way[key] = time.monotonic()
             del self._queue[key]
             done(made)
+
+    @property
+    def _is_launcher_missing(self) -> bool:
+        return self._launcher is None and self._means.are_children
 
     def _start_launcher(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -132,6 +135,7 @@ class Orders:
             while self._queue:
                 _, done = self._queue.pop(next(iter(self._queue)))
                 done(error)
+            self._call_in(_RETRY_S)
             return
         finally:
             theirs.close()
@@ -146,6 +150,7 @@ class Orders:
             self._launcher.recv(1)
         except BlockingIOError:
             self._loop.want(self._launcher.fileno())
+            self._call_in(0.0)
             return
         except OSError:
             pass
@@ -156,6 +161,7 @@ class Orders:
             self._loop.remove(self._launcher.fileno())
             self._launcher.close()
             self._launcher = None
+            self._call_in(0.0)
 
     def _give(self, key: Key, limits: Limits) -> socket.socket:
         """Make what the job's process needs, and order it; our end of its line.

@@ -12,7 +12,6 @@ one then.
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import errno
 import os
@@ -61,21 +60,17 @@ class ScratchError(Exception):
 
 
 class _Helper:
-    """One forked helper, and what it has said so far."""
-
     def __init__(self, pidfd: int, pipe: int, wish: Message) -> None:
         self.pidfd, self.pipe, self.wish = pidfd, pipe, wish
         self.said = b""
-        self.until_s = time.monotonic() + (_LOOK_S if wish["do"] == "look" else DEADLINE_S)
         self.is_told = False
+        """Whether it was answered for; it is kept until it ends."""
 
 
 class Desk:
     """Takes wishes, runs helpers, answers.
 
     Args:
-        loop: watches the helpers.
-        send: to the daemon.
         uids: the least and the highest whose directories are made.
         outputs: directory of the files of jobs that name none; None: there are none.
     """
@@ -89,7 +84,7 @@ class Desk:
     ) -> None:
         self._loop, self._send, self._uids = loop, send, uids
         self._outputs = outputs
-        self._waiting: collections.deque[Message] = collections.deque()
+        self._waiting: list[Message] = []
         self._helpers: list[_Helper] = []
 
     @property
@@ -122,6 +117,7 @@ class Desk:
         else:
             raise BadInputError("scratch is neither looked at, made, measured nor removed")
         self._waiting.append(wish)
+        self._loop.call_in(0.0, self, self._work_off)
 
     def _check(self, wish: Message) -> None:
         disk = protocol.field(wish, "disk", str, "")
@@ -138,42 +134,21 @@ class Desk:
         if protocol.number(wish, "uid", *self._uids) is None and wish["do"] == "make":
             raise BadInputError("uid is missing")
 
-    def due_s(self) -> float:
-        """When there is something to do."""
-        if not (self._helpers or self._waiting):
-            return float("inf")
-        untold = [helper.until_s for helper in self._helpers if not helper.is_told]
-        return 0.0 if self._next() is not None else min(untold, default=float("inf"))
-
-    def keep_time(self) -> None:
-        """Start what can be started, and give up what takes too long."""
-        if not (self._helpers or self._waiting):
-            return
-        for helper in self._helpers:
-            if not helper.is_told and time.monotonic() >= helper.until_s:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(helper.pidfd, signal.SIGKILL)
-                helper.is_told = True
-                self._answer(helper.wish, _silence(helper.wish))
-        dead = collections.Counter(each.wish["disk"] for each in self._helpers if each.is_told)
-        for look in [each for each in self._waiting if each["do"] == "look"]:
-            if dead[look["disk"]] >= _MOST_ON_A_DISK:
-                self._waiting.remove(look)
-                self._answer(look, _silence(look))
-        wish = self._next()
-        if wish is not None:
+    def _work_off(self) -> None:
+        """Start what waits for no helper on its disk, and answer looks at what keeps two."""
+        for wish in list(self._waiting):
+            on_disk = [each for each in self._helpers if each.wish["disk"] == wish["disk"]]
+            is_dead = sum(helper.is_told for helper in on_disk) >= _MOST_ON_A_DISK
+            if len(on_disk) < _MOST_ON_A_DISK:
+                try:
+                    self._start(wish)
+                except OSError:
+                    self._answer(wish, _problem(wish, ""))
+            elif is_dead and wish["do"] == "look":
+                self._answer(wish, _silence(wish))
+            else:
+                continue
             self._waiting.remove(wish)
-            try:
-                self._start(wish)
-            except OSError:
-                self._answer(wish, _problem(wish, ""))
-
-    def _next(self) -> Message | None:
-        """The first whose disk does not keep two helpers already."""
-        if not self._waiting:
-            return None
-        busy = collections.Counter(helper.wish["disk"] for helper in self._helpers)
-        return next((w for w in self._waiting if busy[w["disk"]] < _MOST_ON_A_DISK), None)
 
     def _start(self, wish: Message) -> None:
         read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -187,6 +162,15 @@ class Desk:
         helper = _Helper(pidfd, read, wish)
         self._helpers.append(helper)
         self._loop.add(helper.pipe, lambda: self._hear(helper))
+        within_s = _LOOK_S if wish["do"] == "look" else DEADLINE_S
+        self._loop.call_in(within_s, helper, lambda: self._give_up(helper))
+
+    def _give_up(self, helper: _Helper) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(helper.pidfd, signal.SIGKILL)
+        helper.is_told = True
+        self._answer(helper.wish, _silence(helper.wish))
+        self._work_off()
 
     def _hear(self, helper: _Helper) -> None:
         data = b""
@@ -195,6 +179,7 @@ class Desk:
         helper.said += data
         if data:
             return
+        self._loop.drop(helper)
         self._loop.remove(helper.pipe)
         os.close(helper.pipe)
         os.close(helper.pidfd)
@@ -205,6 +190,7 @@ class Desk:
             except BadInputError:
                 answer = _problem(helper.wish, "")
             self._answer(helper.wish, answer)
+        self._work_off()
 
     def _answer(self, wish: Message, answer: Message) -> None:
         self._send({"scratch": wish.get("id"), **answer})

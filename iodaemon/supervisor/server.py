@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import resource
 import signal
@@ -83,8 +84,6 @@ class Server:
         )
         self._anchor = None if anchor is None else socket.socket(fileno=anchor)
         self._line.on_end = self._attempts.take_back
-        self._attempts.has_anchor = self._anchor is not None
-        self._beat_due_s = self._socket_due_s = 0.0
         self._owner_path, self._owner = os.path.join(config.runtime, _OWNER), b""
         with contextlib.suppress(OSError):
             self._owner = read_small(self._owner_path)
@@ -112,53 +111,46 @@ class Server:
         if self._anchor is not None:
             self._anchor.setblocking(False)  # noqa: FBT003
             self._loop.add(self._anchor.fileno(), self._on_anchor)
+        else:
+            self._attempts.clean_s = math.inf
         self._loop.add(self._signals, self._on_signal)
         reach("supervisor.begun")
         self._attempts.take_over()
+        self._beat_anchor()
+        self._look_after_line()
         reach("supervisor.ready")
         try:
             while not self._is_leaving:
                 for line in self._line.hear():  # in every round
                     self._take_wish(line)
-                self._keep_time()
+                self._loop.work_off()
                 self._line.flush()
-                self._loop.turn(self._patience_s())
+                self._loop.turn()
         except PlaceGoneError:
             say("the place of all jobs was removed; the anchor makes it, and a supervisor, again")
         else:
             self._leave()
 
-    def _patience_s(self) -> float:
-        due_s = min(
-            self._beat_due_s,
-            self._socket_due_s,
-            self._desk.due_s(),
-            self._attempts.due_s(),
-            self._orders.due_s(),
-        )
-        return max(0.0, min(due_s - time.monotonic(), self._line.silence.wait_s()))
+    def _beat_anchor(self) -> None:
+        self._tell_anchor(b"beat")
+        if isinstance(self._means, Holders):
+            for attempt in self._attempts.all.values():
+                if attempt.wants_still and attempt.stage not in OVER:
+                    self._means.freeze(attempt.key)
+        self._loop.call_in(self._config.grace_s / root.BEATS, self._beat_anchor, self._beat_anchor)
 
-    def _keep_time(self) -> None:
-        now_s = time.monotonic()
-        self._attempts.keep_time()
-        if now_s >= self._beat_due_s:
-            self._beat_due_s = now_s + self._config.grace_s / root.BEATS
-            self._tell_anchor(b"beat")
-            if isinstance(self._means, Holders):
-                for attempt in self._attempts.all.values():
-                    if attempt.wants_still and attempt.stage not in OVER:
-                        self._means.freeze(attempt.key)
-        if now_s >= self._socket_due_s:
-            self._socket_due_s = now_s + (_LEAVE_LOOK_S if self._is_left else _SOCKET_EVERY_S)
-            if isinstance(self._means, Holders):
-                self._attempts.look_at_all()
-            if self._line.keep_socket():
-                self._note_owner()
-            self._check_idle()
+    def _look_after_line(self) -> None:
+        if isinstance(self._means, Holders):
+            self._attempts.look_at_all()
+        if self._line.keep_socket():
+            self._note_owner()
         if self._line.silence.begins():
             self._let_all_go(f"no daemon for {self._config.grace_s:g} s")
-        self._desk.keep_time()
-        self._orders.keep_time()
+        self._check_idle()
+        wait_s = min(
+            _LEAVE_LOOK_S if self._is_left else _SOCKET_EVERY_S, self._line.silence.wait_s()
+        )
+        self._loop.call_in(wait_s, self._look_after_line, self._look_after_line)
 
     def _on_signal(self) -> None:
         numbers = syscalls.read_signals(self._signals)
@@ -238,7 +230,7 @@ class Server:
             self._loop.remove(self._anchor.fileno())
             self._anchor.close()
             self._anchor = None
-            self._attempts.has_anchor = False
+            self._attempts.clean_s = math.inf
             say("the anchor died; jobs are unprotected until none runs")
             self._send({"protected": False})
         else:  # it has taken in all its children that have ended
@@ -282,7 +274,7 @@ class Server:
         """The daemon ends: nothing may stand still, and without jobs nobody is needed."""
         self._let_all_go("the daemon ended")
         self._is_left = not self._config.is_service
-        self._socket_due_s = 0.0
+        self._loop.call_in(0.0, self._look_after_line, self._look_after_line)
         running = sum(a.stage not in OVER for a in self._attempts.all.values())
         self._send({"left": running})
 

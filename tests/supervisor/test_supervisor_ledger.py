@@ -45,7 +45,7 @@ def test_what_is_appended_is_read_by_everybody(path: Path) -> None:
 
     assert ledger.identity == other.identity
     assert (5, 7, 256, (1, 2, 3, 4, 5, 6), True) == (
-        entry.pid, entry.ticks, entry.status, entry.use, entry.has_main_use,
+        entry.pid, entry.ticks, entry.status, entry.use, entry.flags & MAIN,
     )  # fmt: skip
     os.close(ledger.fd)
     os.close(other.fd)
@@ -66,8 +66,8 @@ def test_a_record_that_is_cut_or_damaged_is_skipped(path: Path, cut: int) -> Non
     assert (0, True, 256) == (
         ledger.entries[first].pid, ledger.entries[first].has_run, ledger.entries[first].status,
     )  # fmt: skip
-    assert (True, False) == (ledger.entries[second].has_run, ledger.entries[second].has_main_use)
-    assert ledger.entries[third].has_main_use
+    assert (True, False) == (ledger.entries[second].has_run, ledger.entries[second].flags & MAIN)
+    assert ledger.entries[third].flags & MAIN
     os.close(ledger.fd)
 
 
@@ -82,7 +82,7 @@ def test_pages_of_forgotten_attempts_are_given_back(path: Path) -> None:
 
     assert path.stat().st_blocks * 512 < before * 512 - 300_000
     assert keys[-1:] == list(ledger.entries)
-    assert again.entries[keys[-1]].has_main_use
+    assert again.entries[keys[-1]].flags & MAIN
     assert again.identity == ledger.identity
     os.close(ledger.fd)
     os.close(again.fd)
