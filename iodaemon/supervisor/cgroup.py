@@ -286,14 +286,10 @@ class Cgroups:
     def pids(self, key: Key) -> list[int]:
         """The processes of the job's whole subtree."""
         found: list[int] = []
-        directories = [self.path(key)]
-        while directories:
-            directory = directories.pop()
+        for directory, _, _ in os.walk(self.path(key)):
             path = os.path.join(directory, "cgroup.procs")
             with contextlib.suppress(OSError), open(path, "rb") as file:  # none in a threaded one
-                found += (int(word) for word in file)
-            with contextlib.suppress(OSError), os.scandir(directory) as entries:
-                directories += (entry.path for entry in entries if entry.is_dir())
+                found += map(int, file)
         return found
 
     def cpu_us(self, key: Key) -> int | None:

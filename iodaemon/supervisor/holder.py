@@ -95,18 +95,8 @@ def _is_still(pid: int, state: State) -> bool:
 def fork_holder(
     key: Key, job_line: int, ledger_fd: int, readers: str, grace_s: float, *, is_compiled: bool
 ) -> None:
-    """Have a job's process made, with a holder.
-
-    Args:
-        key: the attempt.
-        job_line: the job's end of its socketpair; the caller's to close.
-        ledger_fd: the ledger.
-        readers: number of the group that reads own files; -1: none.
-        grace_s: after so long without a word of a supervisor the job goes on.
-        is_compiled: whether the launcher in C runs here.
-
-    Raises:
-        OSError: no process can be made.
+    """Have a job's process made, with a holder. The job's end of its line stays the caller's to
+    close.
     """
 
     def begin_first() -> int:
@@ -137,11 +127,7 @@ def fork_holder(
 
 
 class Holder:
-    """The process that holds one job. ``run`` never returns.
-
-    Raises:
-        OSError: the ledger has no room.
-    """
+    """The process that holds one job; OSError: the ledger has no room. ``run`` never returns."""
 
     def __init__(self, ledger: Ledger, key: Key, grace_s: float) -> None:
         self._key = key
@@ -316,10 +302,7 @@ class Holders:
         return [] if holder is None else children_of(holder)
 
     def look(self, key: Key) -> Look:
-        """What is wanted is said again where it is not so yet.
-
-        Where the holder was killed, what it left goes on.
-        """
+        """What is wanted is said again where it is not so yet."""
         if key in self._killed:
             self._tell_all(key, signal.SIGKILL)
         holder = self.find_holder(key)

@@ -84,8 +84,8 @@ def parse_launch(message: Message) -> Launch:
         uid=number(launch, "uid", 0, (1 << 32) - 2),
         umask=0o022 if umask is None else umask,
         nice=nice or 0,
-        cpus=_below(_MOST_CPUS, numbers(launch, "affinity")),
-        memory_nodes=_below(_MOST_NODES, numbers(launch, "memory_nodes")),
+        cpus=numbers(launch, "affinity", _MOST_CPUS),
+        memory_nodes=numbers(launch, "memory_nodes", _MOST_NODES),
         open_files=number(launch, "open_files", 3, 1 << 30) or _OPEN_FILES,
         rlimits=dict(_parse_rlimits(field(launch, "rlimits", dict, {}))),
         stdout=paths[1],
@@ -103,12 +103,6 @@ def _parse_rlimits(given: dict[str, Any]) -> Iterable[tuple[int, tuple[int, int]
         if unsigned(pair[0]) > unsigned(pair[1]):
             raise BadInputError(f"{name}: the soft limit is above the hard one")
         yield _LIMITS[name], (pair[0], pair[1])
-
-
-def _below(most: int, values: tuple[int, ...]) -> tuple[int, ...]:
-    if any(value >= most for value in values):
-        raise BadInputError(f"{max(values)} is not below {most}")
-    return values
 
 
 def unsigned(limit: int) -> int:

@@ -41,6 +41,8 @@ AT_LEAST: Final = 2
 RECORD_BYTES: Final = 64
 _FIELDS: Final = struct.Struct("<BBIQI42s")
 _VALUES, _VALUE_BYTES = 6, 7
+_FORM: Final = 2
+"""Begins the checksum: records of another form, as of an earlier release, are skipped."""
 _SUM: Final = struct.Struct("<I")
 _PAGE: Final = 4096
 _BLOCK: Final = 64 * 1024
@@ -113,12 +115,12 @@ class Record(NamedTuple):
         values = (*self.values, *[0] * (_VALUES - len(self.values)))
         raw = b"".join(min(max(0, n), _MOST).to_bytes(_VALUE_BYTES, "little") for n in values)
         data = _FIELDS.pack(self.kind, self.flags, self.pid, *self.key, raw)
-        return data + _SUM.pack(zlib.crc32(data))
+        return data + _SUM.pack(zlib.crc32(data, _FORM))
 
 
 def unpack(data: bytes) -> Record | None:
     """None: the record is damaged."""
-    if len(data) != RECORD_BYTES or _SUM.unpack_from(data, 60)[0] != zlib.crc32(data[:60]):
+    if len(data) != RECORD_BYTES or _SUM.unpack_from(data, 60)[0] != zlib.crc32(data[:60], _FORM):
         return None
     kind, flags, pid, job, attempt, raw = _FIELDS.unpack_from(data)
     places = range(0, len(raw), _VALUE_BYTES)

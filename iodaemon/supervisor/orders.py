@@ -70,7 +70,7 @@ class Orders:
         self._call_in(0.0)
 
     def _call_in(self, wait_s: float) -> None:
-        self._loop.call_in(wait_s, self, self._work_off)
+        self._loop.call_in(wait_s, self, self.work_off)
 
     def is_over(self, key: Key) -> None:
         """Its child is ready, or gone, or is not wanted any more."""
@@ -78,7 +78,7 @@ class Orders:
         if self._under_way.pop(key, None) and self._queue:
             self._call_in(0.0)
 
-    def _work_off(self) -> None:
+    def work_off(self) -> None:
         """Start a launcher where there is none, and give it what waits as long as it takes that
         and not too many are under way. Without cgroups there is none: this process forks a holder
         for each job.

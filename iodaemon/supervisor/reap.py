@@ -178,10 +178,9 @@ class Ended(NamedTuple):
 
 
 class Reaper:
-    """Takes in the caller's children and appends what is to be known of them.
+    """Takes in the caller's children and appends what is to be known of them to the ledger.
 
     Args:
-        ledger: where to.
         key_of_cgroup: the job of the text of a zombie's /proc/PID/cgroup; None: no job's.
         only: of a holder: the job that every child belongs to.
     """

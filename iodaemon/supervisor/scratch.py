@@ -5,9 +5,9 @@ with a deadline.
 in it is hostile: links, mounts, names, depth, and whoever is at work there meanwhile. So removal
 is one name below an open directory at a time (openat2), files are not looked at, and what is
 mounted is kept, unless its user mounted it by FUSE: that is unmounted. Whoever is in a directory
-makes nothing there any more once it is entered: it is then the caller's. A helper that a dead disk
-keeps is killed and not waited for; two at most wait for one disk, and a look is answered without
-one then.
+makes nothing there any more once it is entered: it is then the caller's. A helper closes
+what it opened by its end. One that a dead disk keeps is killed and not waited for; two at most wait
+for one disk, and a look is answered without one then.
 """
 
 from __future__ import annotations
@@ -173,9 +173,10 @@ class Desk:
         self._work_off()
 
     def _hear(self, helper: _Helper) -> None:
-        data = b""
-        with contextlib.suppress(BlockingIOError):
+        try:
             data = os.read(helper.pipe, 4096)
+        except BlockingIOError:  # of one before, which had this number
+            return
         helper.said += data
         if data:
             return
@@ -270,19 +271,13 @@ def _problem_of(wish: Message, error: OSError) -> Message:
 def make(disk: str, name: str, uid: int, gid: int | None, filesystem: int | None) -> int:
     """Make the directory; harmless where it is there already. The device's number."""
     store = _open_store(disk, filesystem, is_made=True)
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(name, 0o700, dir_fd=store)
-        reach("scratch.made")
-        fd = syscalls.open_beneath(store, name, _DIRECTORY)
-        try:
-            os.fchown(fd, uid, -1 if gid is None else gid)
-            os.fchmod(fd, 0o700)
-            return os.fstat(fd).st_dev
-        finally:
-            os.close(fd)
-    finally:
-        os.close(store)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=store)
+    reach("scratch.made")
+    fd = syscalls.open_beneath(store, name, _DIRECTORY)
+    os.fchown(fd, uid, -1 if gid is None else gid)
+    os.fchmod(fd, 0o700)
+    return os.fstat(fd).st_dev
 
 
 def _open_store(disk: str, filesystem: int | None = None, *, is_made: bool = False) -> int:
@@ -292,33 +287,30 @@ def _open_store(disk: str, filesystem: int | None = None, *, is_made: bool = Fal
         top = os.open(disk, _DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise ScratchError(disk_trouble.of_way(error), is_disk=True) from error
+    found, sizes = os.fstat(top), os.fstatvfs(top)
+    if not is_made:
+        trouble = disk_trouble.of_owner(disk, found, owner)
+    elif sizes.f_flag & os.ST_RDONLY:
+        trouble = disk_trouble.READ_ONLY
+    elif filesystem not in (None, found.st_dev):
+        trouble = disk_trouble.REPLACED
+    else:
+        trouble = disk_trouble.of_owner(disk, found, owner)
+        trouble = trouble or disk_trouble.of_right(disk, owner) or disk_trouble.of_room(sizes)
+    if trouble:
+        raise ScratchError(trouble, is_disk=True)
+    if is_made:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(STORE, 0o711, dir_fd=top)
     try:
-        found, sizes = os.fstat(top), os.fstatvfs(top)
-        if not is_made:
-            trouble = disk_trouble.of_owner(disk, found, owner)
-        elif sizes.f_flag & os.ST_RDONLY:
-            trouble = disk_trouble.READ_ONLY
-        elif filesystem not in (None, found.st_dev):
-            trouble = disk_trouble.REPLACED
-        else:
-            trouble = disk_trouble.of_owner(disk, found, owner)
-            trouble = trouble or disk_trouble.of_right(disk, owner) or disk_trouble.of_room(sizes)
-        if trouble:
-            raise ScratchError(trouble, is_disk=True)
-        if is_made:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(STORE, 0o711, dir_fd=top)
         store = syscalls.open_beneath(top, STORE, _DIRECTORY)
     except FileNotFoundError as error:
         trouble = f"has no {STORE}; mount what belongs there"
         raise ScratchError(trouble, is_disk=True) from error
-    finally:
-        os.close(top)
     found, path = os.fstat(store), os.path.join(disk, STORE)
-    if found.st_uid != owner or found.st_mode & disk_trouble.OPEN:
-        os.close(store)
-        if found.st_uid != owner:  # it may contain anything: to give it away is not enough
-            raise ScratchError(f"{path} was made by another user; move it away")
+    if found.st_uid != owner:  # it may contain anything: to give it away is not enough
+        raise ScratchError(f"{path} was made by another user; move it away")
+    if found.st_mode & disk_trouble.OPEN:
         raise ScratchError(f"{path} {disk_trouble.not_ours(path, found, owner)}")
     if is_made:
         os.fchmod(store, 0o711)
@@ -327,11 +319,7 @@ def _open_store(disk: str, filesystem: int | None = None, *, is_made: bool = Fal
 
 def measure(disk: str, name: str, until_s: float) -> tuple[int, bool]:
     """Bytes of the disk that are in the directory, each file once; and whether that is all."""
-    store = _open_store(disk)
-    try:
-        top = syscalls.open_beneath(store, name, _DIRECTORY)
-    finally:
-        os.close(store)
+    top = syscalls.open_beneath(_open_store(disk), name, _DIRECTORY)
     used, is_all, linked = 0, True, set[int]()
     stack = [(top, os.scandir(top))]
     while stack:
@@ -367,40 +355,30 @@ def remove(disk: str, name: str, filesystem: int | None, until_s: float) -> bool
     Raises ScratchError: something in it cannot be removed, or its disk is not mounted.
     """
     store = _open_store(disk)
+    # A disk that is mounted again may have another number: that alone says nothing.
+    # By its name only: what is mounted on it may never answer.
+    if name not in os.listdir(store) and filesystem not in (None, os.fstat(store).st_dev):
+        text = "another file system is there now; mount the one that it is on"
+        raise ScratchError(f"{os.path.join(disk, STORE, name)}: {text}")
+    _unmount_fuse(store, name)
     try:
-        # A disk that is mounted again may have another number: that alone says nothing.
-        # By its name only: what is mounted on it may never answer.
-        if name not in os.listdir(store) and filesystem not in (None, os.fstat(store).st_dev):
-            text = "another file system is there now; mount the one that it is on"
-            raise ScratchError(f"{os.path.join(disk, STORE, name)}: {text}")
-        return _remove_tree(store, name, until_s)
-    finally:
-        os.close(store)
-
-
-def _remove_tree(parent: int, name: str, until_s: float) -> bool:
-    _unmount_fuse(parent, name)
-    try:
-        top = syscalls.open_beneath(parent, name, _DIRECTORY)
+        top = syscalls.open_beneath(store, name, _DIRECTORY)
     except FileNotFoundError:
         return True
-    try:
-        _take_over(top)
-        while time.monotonic() < until_s:
-            removed, problem = _empty(top, until_s)
-            try:
-                os.rmdir(name, dir_fd=parent)
-            except FileNotFoundError:
-                return True
-            except OSError as error:
-                if error.errno in _MOUNTED:
-                    raise ScratchError(f"something is mounted on {name}; unmount that") from error
-            else:
-                return True
-            if not removed:
-                raise ScratchError(problem or "somebody makes files in it; end that process")
-    finally:
-        os.close(top)
+    _take_over(top)
+    while time.monotonic() < until_s:
+        removed, problem = _empty(top, until_s)
+        try:
+            os.rmdir(name, dir_fd=store)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno in _MOUNTED:
+                raise ScratchError(f"something is mounted on {name}; unmount that") from error
+        else:
+            return True
+        if not removed:
+            raise ScratchError(problem or "somebody makes files in it; end that process")
     return False
 
 
@@ -415,42 +393,37 @@ def _empty(top: int, until_s: float) -> tuple[int, str]:
     """One round over the tree: how much was removed or moved, and what could not be."""
     removed, problem = 0, ""
     stack = [(os.dup(top), "", os.scandir(top))]
-    try:
-        while stack and time.monotonic() < until_s:
-            fd, name, entries = stack[-1]
-            entry = next(entries, None)
-            try:
-                if entry is None:
-                    stack.pop()
-                    entries.close()
-                    os.close(fd)
-                    if stack:
-                        os.rmdir(name, dir_fd=stack[-1][0])
-                        removed += 1
-                elif not entry.is_dir(follow_symlinks=False):
-                    os.unlink(entry.name, dir_fd=fd)
+    while stack and time.monotonic() < until_s:
+        fd, name, entries = stack[-1]
+        entry = next(entries, None)
+        try:
+            if entry is None:
+                stack.pop()
+                entries.close()
+                os.close(fd)
+                if stack:
+                    os.rmdir(name, dir_fd=stack[-1][0])
                     removed += 1
-                    reach("scratch.unlinked")
-                elif len(stack) >= _DEEPEST:
-                    deep = f"deep-{os.urandom(8).hex()}"
-                    os.rename(entry.name, deep, src_dir_fd=fd, dst_dir_fd=top)
-                    removed += 1
-                else:
-                    below = syscalls.open_beneath(fd, entry.name, _DIRECTORY)
-                    stack.append((below, entry.name, os.scandir(below)))
-                    _take_over(below)
-            except OSError as error:
-                if entry and error.errno in _MOUNTED and _unmount_fuse(fd, entry.name):
-                    removed += 1  # the next round removes what it was mounted on
-                elif error.errno not in _CHANGED_MEANWHILE and not problem:
-                    what = entry.name if entry else name
-                    problem = f"{what!a} in it cannot be removed ({error.strerror})"
-                    if error.errno in _MOUNTED:
-                        problem = f"something is mounted at {what!a} in it; unmount that"
-    finally:
-        for fd, _, entries in stack:
-            entries.close()
-            os.close(fd)
+            elif not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.name, dir_fd=fd)
+                removed += 1
+                reach("scratch.unlinked")
+            elif len(stack) >= _DEEPEST:
+                deep = f"deep-{os.urandom(8).hex()}"
+                os.rename(entry.name, deep, src_dir_fd=fd, dst_dir_fd=top)
+                removed += 1
+            else:
+                below = syscalls.open_beneath(fd, entry.name, _DIRECTORY)
+                stack.append((below, entry.name, os.scandir(below)))
+                _take_over(below)
+        except OSError as error:
+            if entry and error.errno in _MOUNTED and _unmount_fuse(fd, entry.name):
+                removed += 1  # the next round removes what it was mounted on
+            elif error.errno not in _CHANGED_MEANWHILE and not problem:
+                what = entry.name if entry else name
+                problem = f"{what!a} in it cannot be removed ({error.strerror})"
+                if error.errno in _MOUNTED:
+                    problem = f"something is mounted at {what!a} in it; unmount that"
     return removed, problem
 
 

@@ -95,10 +95,13 @@ class Server:
         self._samplers: list[int] = []
         self._wishes: dict[str, Callable[[Message], None]] = {
             "hello": self._hello, "prepare": self._prepare, "run": self._run_wish,
-            "freeze": lambda wish: self._hold(wish, is_still=True), "thaw": self._thaw,
-            "signal": self._signal, "kill": self._kill, "cap": self._cap, "forget": self._forget,
-            "sync": self._sync, "beat": self._beat, "sampler": self._start_sampler,
-            "scratch": self._desk.ask, "leave": self._say_goodbye, "reexec": self._reexec,
+            "forget": self._forget, "sync": self._sync, "beat": self._beat,
+            "sampler": self._start_sampler, "scratch": self._desk.ask,
+            "leave": self._say_goodbye, "reexec": self._reexec,
+        }  # fmt: skip
+        self._wishes_of_live: dict[str, Callable[[Attempt, Message], None]] = {
+            "freeze": lambda attempt, _: self._hold(attempt, is_still=True), "thaw": self._thaw,
+            "signal": self._signal, "kill": self._kill, "cap": self._cap,
         }  # fmt: skip
 
     # -- the loop ----------------------------------------------------------------------------------
@@ -124,6 +127,7 @@ class Server:
                 for line in self._line.hear():  # in every round
                     self._take_wish(line)
                 self._loop.work_off()
+                self._orders.work_off()  # not behind all that is due
                 self._line.flush()
                 self._loop.turn()
         except PlaceGoneError:
@@ -244,12 +248,18 @@ class Server:
         try:
             wish = protocol.decode(line)
             name = protocol.field(wish, "wish", str, "")
-            if name not in self._wishes:
+            if name not in self._wishes and name not in self._wishes_of_live:
                 self._refuse(wish, f"no such wish: {name[:40]!r}")
             elif not self._line.speaks and name not in ("hello", "reexec"):
                 self._refuse(wish, "no hello, or one of another protocol")
-            else:
+            elif name in self._wishes:
                 self._wishes[name](wish)
+            else:
+                key, attempt = self._find(wish)
+                if attempt is None or attempt.stage in OVER:
+                    self._tell(key, attempt)
+                else:
+                    self._wishes_of_live[name](attempt, wish)
         except (BadInputError, ValueError) as error:
             self._refuse(wish, str(error))
         except OSError as error:
@@ -364,25 +374,13 @@ class Server:
         elif attempt is None or attempt.stage not in BEFORE:
             self._tell(key, attempt)
 
-    def _thaw(self, wish: Message) -> None:
+    def _thaw(self, attempt: Attempt, _: Message) -> None:
         """A ``sync`` continues nothing that a user stopped; this does."""
-        self._hold(wish, is_still=False)
-        attempt = self._attempts.all.get(parse_key(wish["key"]))
-        if attempt is not None and attempt.stage == RUNNING:
+        self._hold(attempt, is_still=False)
+        if attempt.stage == RUNNING:
             self._attempts.continue_stopped(attempt)
 
-    def _find_live(self, wish: Message) -> Attempt | None:
-        """The attempt; None: it is absent or over, which is told."""
-        key, attempt = self._find(wish)
-        if attempt is None or attempt.stage in OVER:
-            self._tell(key, attempt)
-            return None
-        return attempt
-
-    def _hold(self, wish: Message, *, is_still: bool) -> None:
-        attempt = self._find_live(wish)
-        if attempt is None:
-            return
+    def _hold(self, attempt: Attempt, *, is_still: bool) -> None:
         attempt.wants_still, attempt.continue_until_s = is_still, 0.0
         if attempt.stage == RUNNING:
             (self._means.freeze if is_still else self._means.thaw)(attempt.key)
@@ -398,22 +396,16 @@ class Server:
         else:
             self._attempts.report(attempt)
 
-    def _signal(self, wish: Message) -> None:
+    def _signal(self, attempt: Attempt, wish: Message) -> None:
         number = protocol.number(wish, "number", 1, 64)
         if number is None:
             raise BadInputError("number is missing")
-        attempt = self._find_live(wish)
-        if attempt is None:
-            return
         if attempt.stage in BEFORE:
             raise BadInputError("it does not run yet")
         attempt.was_told = True
         self._means.signal(attempt.key, number)
 
-    def _kill(self, wish: Message) -> None:
-        attempt = self._find_live(wish)
-        if attempt is None:
-            return
+    def _kill(self, attempt: Attempt, _: Message) -> None:
         if attempt.stage in BEFORE:
             self._attempts.cancel(attempt, "killed", "it was killed before it ran")
             return
@@ -421,11 +413,8 @@ class Server:
         self._means.kill(attempt.key)
         self._attempts.look_in(attempt, 0.0)  # somebody may have taken it out of its cgroup
 
-    def _cap(self, wish: Message) -> None:
-        caps = protocol.parse_caps(wish)
-        attempt = self._find_live(wish)
-        if attempt is not None:
-            self._means.cap(attempt.key, caps)
+    def _cap(self, attempt: Attempt, wish: Message) -> None:
+        self._means.cap(attempt.key, protocol.parse_caps(wish))
 
     def _forget(self, wish: Message) -> None:
         key, attempt = self._find(wish)
@@ -450,7 +439,7 @@ class Server:
             _, attempt = self._find({"key": str(key)})
             if attempt is not None and attempt.stage in (SETTLING, RUNNING):
                 attempt.is_asked = True
-                self._hold({"key": str(key)}, is_still=is_still)
+                self._hold(attempt, is_still=is_still)
             else:
                 self._tell(key, attempt)
         for key, attempt in list(self._attempts.all.items()):
