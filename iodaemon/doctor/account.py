@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from iodaemon.doctor.finding import Finding, broken, judge, lacking, ok
 from iodaemon.node.condition import NO_ANSWER
 from iodaemon.node.name_service import Lookups, find_groups, find_uid
-from iodaemon.supervisor.identity import no_account
+from iodaemon.supervisor.launch import no_account
 from iodaemon.supervisor.reap import read_status
 
 WITHIN_S: Final = 3.0

@@ -13,8 +13,8 @@ from iodaemon.node.sampler.proc_files import (
     read_members,
 )
 from iodaemon.supervisor.ledger import Key
-from iodaemon.supervisor.process_tree import children_of, tree_of
 from iodaemon.supervisor.protocol import Message
+from iodaemon.supervisor.reap import children_of, tree_of
 
 Launch = Mapping[str, Any]
 _MOST_LOOKS: Final = 1000

@@ -22,8 +22,8 @@ from iodaemon.errors import BackendError
 from iodaemon.node.condition import find_full_or_read_only, why_silent
 from iodaemon.supervisor import anchor, protocol
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.supervisor.identity import peer_of
 from iodaemon.supervisor.protocol import BadInputError, LineReader, Message
+from iodaemon.supervisor.syscalls import peer_of
 
 log = logging.getLogger(__name__)
 

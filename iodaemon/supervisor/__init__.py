@@ -13,8 +13,8 @@ supervisor      (``server``, ``line``, ``orders``, ``attempts``) one thread, one
 ``launcher``    it clones on order (CLONE_PARENT, CLONE_INTO_CGROUP): the child is the
                 supervisor's own and in its cgroup from its first instruction. ``launcher.c``,
                 where that could be compiled and runs.
-the child       reads its launch from a socketpair, takes on all that the job is to have, says
-                ``ready``, waits for ``go``, appends ``EXEC``, executes.
+the child       reads its launch from a socketpair, takes on all that the job is to have, waits
+                for its ``EXEC`` record, appends that and executes.
 the sampler     forked on the daemon's wish, becomes its user, and reads counters for it
                 (``iodaemon.node.sampler``); its child, but nothing that it depends on.
 a holder        (``holder``) one a job without a writable cgroup: it reaps, stops and continues in
@@ -34,7 +34,6 @@ What the ledger records
 ``USE``   bytes, calls and CPU time of all that its writer has waited for so far, the first
           process and orphans; after that. Without the first process, or with ``AT_LEAST``, a
           total is told as "at least" (``whole`` is False). Superseded ones are given back.
-``CANCEL``  likewise, bytes that were deleted before they reached the disk; before its ``USE``.
 
 ``AT_LEAST`` is set where a zombie ignored SIGCHLD, or the cgroup used CPU time that no reaped
 process accounts for (SA_NOCLDWAIT): the kernel then reaped children by itself.
@@ -44,8 +43,8 @@ What each death does
 daemon          jobs run on; after the grace time nothing stands still. What it had prepared and
                 not let run ends with its line.
 supervisor      its children become the anchor's, which lets all run on, takes them in with the
-                same code (``reap``) and starts the next supervisor. A child that waits for ``go``
-                ends by the end of its socketpair.
+                same code (``reap``) and starts the next supervisor. A child that has not read
+                its ``EXEC`` ends by the end of its socketpair.
 anchor          the supervisor goes on, ``protected`` is False; once nothing runs it ends. systemd
                 has started an anchor that waits for the lock; a user's own daemon starts one.
 launcher        started again; orders that it had not carried out are given again.
@@ -60,7 +59,7 @@ anyone, stuck   a supervisor that says nothing for the grace time: the anchor le
 What the next supervisor finds
 ==============================
 no EXEC, an empty cgroup       absent: it never ran, and may be prepared again
-no EXEC, a child is there      for a second it may still read ``go``; then it is killed
+no EXEC, a child is there      for a second it may still append it; then it is killed
 no EXEC, a job is there        running (whoever has executed has another name); its end is lost
 EXEC, populated                running
 EXEC and EXIT, empty           ended

@@ -5,6 +5,10 @@ with the supervisor's own code, and starts the next supervisor, to which it hand
 sockets, the lock and the ledger. A supervisor of which it hears nothing for the grace time counts
 as gone: all jobs run on, and it is continued; after four grace times it is killed, which loses
 nothing. Ends with the supervisor that has nothing left to do.
+
+They say words to each other. ``beat``: the supervisor is there. ``clean``: the anchor has taken in
+all its children that have ended; after each beat, and when there was one of a job. ``over``: the
+supervisor ends, and so does the anchor. ``reexec``: it has become the installed program.
 """
 
 from __future__ import annotations
@@ -28,12 +32,11 @@ from typing import Any, Final, NamedTuple, NoReturn
 from iodaemon.supervisor import syscalls, systemd
 from iodaemon.supervisor.cgroup import Cgroups, find_mount, find_own_cgroup
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.supervisor.identity import peer_of
+from iodaemon.supervisor.holder import Holders
 from iodaemon.supervisor.ledger import Key, Ledger, let_read, open_ledger
-from iodaemon.supervisor.process_tree import Holders
 from iodaemon.supervisor.protocol import Silence
 from iodaemon.supervisor.reap import Reaper
-from iodaemon.supervisor.syscalls import say
+from iodaemon.supervisor.syscalls import peer_of, say
 
 SOCKET: Final = "supervisor.sock"
 SAMPLER: Final = "iodaemon.node.sampler.sweep"
@@ -93,6 +96,9 @@ class Config(NamedTuple):
     def dump(self) -> str:
         return json.dumps(self._asdict())
 
+    def place(self, name: str) -> str:
+        return os.path.join(self.runtime, name)
+
 
 def load_config(text: str) -> Config:
     """The reverse of ``Config.dump``."""
@@ -102,9 +108,8 @@ def load_config(text: str) -> Config:
 def command(module: str, *words: str) -> list[str]:
     """How to run a module of this package, or ``SAMPLER``: isolated, after the standard library."""
     root = str(Path(__file__).resolve().parents[2])
-    code = f"import sys; sys.path.append({root!r}); "
     name = module if module == SAMPLER else f"iodaemon.supervisor.{module}"
-    code += f"from {name} import main; main()"
+    code = f"import sys; sys.path.append({root!r}); from {name} import main; main()"
     return [sys.executable, "-I", "-S", "-c", code, *words]
 
 
@@ -144,7 +149,7 @@ def abstract_address(config: Config) -> str:
 def listen(config: Config) -> tuple[int, int]:
     """The socket in the runtime directory, made anew, and its inode; the lock is the caller's."""
     os.makedirs(config.runtime, 0o700 if config.daemon_gid is None else 0o711, exist_ok=True)
-    path = os.path.join(config.runtime, SOCKET)
+    path = config.place(SOCKET)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -179,12 +184,7 @@ class Shared(NamedTuple):
 
 
 def _make_own(directory: str, mode: int) -> None:
-    """Make it if it is missing.
-
-    Raises:
-        NotOursError: others could change what is in it.
-        OSError: it cannot be made.
-    """
+    """Raises NotOursError: others could change what is in it; OSError: it cannot be made."""
     with contextlib.suppress(FileExistsError):
         os.makedirs(directory)
         os.chmod(directory, mode)
@@ -216,7 +216,7 @@ def open_shared(config: Config) -> Shared:
         except OSError as error:
             text = "jobs that name no output file fail until it can be"
             say(f"{config.outputs} cannot be made ({error.strerror}); {text}")
-    lock = os.open(os.path.join(config.runtime, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(config.place(LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -226,7 +226,7 @@ def open_shared(config: Config) -> Shared:
         fcntl.flock(lock, fcntl.LOCK_EX)
         time.sleep(_LAST_BREATH_S)
     second = _listen_on_second(config)
-    ledger = open_ledger(_ledger_of(config))
+    ledger = open_ledger(config.place("ledger"))
     let_read(ledger.fd, config.daemon_gid)
     listener, inode = listen(config)
     return Shared(listener, second, lock, ledger.fd, inode)
@@ -238,9 +238,10 @@ def _listen_on_second(config: Config) -> int:
     Raises:
         OSError: EADDRINUSE: another root side runs, whose directory was removed.
     """
+    address = abstract_address(config)
     second = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        second.bind(abstract_address(config))
+        second.bind(address)
         second.listen(16)
     except OSError as error:
         second.close()
@@ -249,9 +250,10 @@ def _listen_on_second(config: Config) -> int:
             contextlib.suppress(ConnectionRefusedError, BlockingIOError),
         ):
             probe.setblocking(False)  # noqa: FBT003 - who has it need not accept
-            probe.connect(abstract_address(config))
-            if peer_of(probe)[1] == os.geteuid():
-                text = f"a supervisor runs already (pid {peer_of(probe)[0]})"
+            probe.connect(address)
+            pid, uid = peer_of(probe)
+            if uid == os.geteuid():
+                text = f"a supervisor runs already (pid {pid})"
                 raise OSError(errno.EADDRINUSE, text, config.runtime) from error
         say("another user has taken this directory's second address; it is done without")
         return -1
@@ -259,31 +261,33 @@ def _listen_on_second(config: Config) -> int:
 
 
 class Anchor:
-    """One anchor. ``run`` returns when there is nothing left to keep."""
+    """One anchor. ``run`` returns when there is nothing left to keep.
 
-    def __init__(self, config: Config, shared: Shared, cgroups: Cgroups | None) -> None:
+    After ``execve`` in place it goes on with a supervisor and the line to it.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        shared: Shared,
+        cgroups: Cgroups | None,
+        supervisor: int = 0,
+        line: socket.socket | None = None,
+    ) -> None:
         self._config = config
         self._shared = shared
         self._cgroups = cgroups
-        self._ledger = Ledger(shared.ledger, from_end=True)
-        self._reaper = self._new_reaper()
+        self._supervisor = supervisor
+        self._line = line
+        self._begin_reaping()
         self._silence = Silence(config.grace_s)
-        self._supervisor = 0
-        self._line: socket.socket | None = None
         self._started_s = 0.0
         self._wait_s = _FIRST_WAIT_S
-        self._is_leaving = self._is_over = self._has_notified = False
+        self._is_leaving = self._is_over = self._has_notified = self._is_asked = False
 
-    def _new_reaper(self) -> Reaper:
+    def _begin_reaping(self) -> None:
         find = (lambda _: None) if self._cgroups is None else self._cgroups.key_of
-        return Reaper(self._ledger, find)
-
-    def resume(self, supervisor: int, line: int) -> None:
-        """Go on with a supervisor, after ``execve`` in place."""
-        self._supervisor = supervisor
-        self._line = socket.socket(fileno=line)
-        self._ledger = Ledger(self._shared.ledger)  # it may have children of an earlier one
-        self._reaper = self._new_reaper()
+        self._reaper = Reaper(Ledger(self._shared.ledger), find)
 
     def run(self) -> None:
         syscalls.ignore_no_signal()
@@ -311,37 +315,35 @@ class Anchor:
 
     def _take_signals(self, numbers: set[int]) -> None:
         """SIGHUP is an upgrade, by ``systemctl reload``: the supervisor begins it."""
-        if signal.SIGTERM in numbers:
-            self._pass_on(signal.SIGTERM)
-        elif signal.SIGHUP in numbers and self._supervisor:
-            self._pass_on(signal.SIGHUP)
-
-    def _pass_on(self, number: int) -> None:
-        if self._supervisor:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._supervisor, number)
-        else:
+        if signal.SIGTERM in numbers and not self._supervisor:
             self._is_over = True
+        elif signal.SIGTERM in numbers:
+            self._tell(signal.SIGTERM)
+        elif signal.SIGHUP in numbers and self._supervisor:
+            self._tell(signal.SIGHUP)
+
+    def _tell(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._supervisor, number)
 
     def _start(self) -> None:
         reach("anchor.starting")
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         resume = {"anchor": theirs.fileno(), "shared": list(self._shared)}
-        fds = [theirs.fileno(), *self._shared.fds()]
         words = [self._config.dump(), json.dumps(resume)]
         if self._cgroups is not None:
             with contextlib.suppress(OSError):  # of what somebody removed
                 self._cgroups.open()
         self._started_s = time.monotonic()
-        try:
-            self._supervisor = spawn(command("server", *words), fds, syscalls.HEARD)
-        except OSError as error:
-            ours.close()
-            self._wait_s = min(max(2 * self._wait_s, _FIRST_WAIT_S), _LAST_WAIT_S)
-            say(f"no supervisor can be started ({error.strerror}); it is tried again")
-            return
-        finally:
-            theirs.close()
+        with theirs:
+            try:
+                fds = [theirs.fileno(), *self._shared.fds()]
+                self._supervisor = spawn(command("server", *words), fds, syscalls.HEARD)
+            except OSError as error:
+                ours.close()
+                self._wait_s = min(max(2 * self._wait_s, _FIRST_WAIT_S), _LAST_WAIT_S)
+                say(f"no supervisor can be started ({error.strerror}); it is tried again")
+                return
         ours.setblocking(False)  # noqa: FBT003
         self._line = ours
         self._silence.heard()
@@ -362,28 +364,20 @@ class Anchor:
             self._has_notified = systemd.notify("READY=1", f"STATUS=suspends by {detail}")
         if word == b"over":
             self._is_leaving = True
-        elif word == b"ask":
-            self._reap()
-            self._tell(b"clean")
         elif word == b"reexec":
             reach("anchor.reexec")
-            resume = {"supervisor": self._supervisor, "line": self._line.fileno()}
-            words = [self._config.dump(), json.dumps({**resume, "shared": list(self._shared)})]
+            line = self._line.fileno()
+            resume = {"supervisor": self._supervisor, "line": line, "shared": list(self._shared)}
+            words = [self._config.dump(), json.dumps(resume)]
             try:
-                execute("anchor", words, [self._line.fileno(), *self._shared.fds()])
+                execute("anchor", words, [line, *self._shared.fds()])
             except OSError as error:
                 say(f"the anchor stays the program it is ({error.strerror})")
-        else:
-            self._tell(b"beat")
+        self._is_asked = True
         return True
 
-    def _tell(self, word: bytes) -> None:
-        if self._line is not None:
-            with contextlib.suppress(OSError):
-                self._line.send(word)
-
     def _reap(self) -> None:
-        """Take in every child that has ended; the supervisor reads in the ledger whose."""
+        """Take in every child that has ended; the supervisor reads in the ledger whose it was."""
         more, has_news = True, False
         while more:
             taken, more = self._reaper.scan(_AT_ONCE)
@@ -392,7 +386,10 @@ class Anchor:
                 self._on_death()
         if has_news:
             reach("anchor.reaped")
-            self._tell(b"ledger")
+        if self._line is not None and (has_news or self._is_asked):
+            self._is_asked = False
+            with contextlib.suppress(OSError):
+                self._line.send(b"clean")
 
     def _on_death(self) -> None:
         """Let all jobs run on; the children are this process's now."""
@@ -405,64 +402,59 @@ class Anchor:
         if self._is_leaving:
             self._is_over = True
             return
-        let_go = 0 if self._cgroups is None else self._cgroups.thaw_all()
-        say(f"the supervisor died; {let_go} jobs that stood still run on; it is started again")
+        self._let_all_go("the supervisor died", "; it is started again")
         reach("anchor.thawed")
-        self._ledger = Ledger(self._shared.ledger)
-        self._reaper = self._new_reaper()
+        self._begin_reaping()
         lasted_s = time.monotonic() - self._started_s
         self._wait_s = 0.0 if lasted_s > 1.0 else min(max(2 * self._wait_s, 0.1), _LAST_WAIT_S)
+
+    def _let_all_go(self, why: str, then: str = "") -> None:
+        let_go = 0 if self._cgroups is None else self._cgroups.thaw_all()
+        say(f"{why}; {let_go} jobs that stood still run on{then}")
 
     def _watch(self) -> None:
         """The dead man's switch over the supervisor."""
         if not self._supervisor:
             return
         if self._silence.begins():
-            let_go = 0 if self._cgroups is None else self._cgroups.thaw_all()
-            say(f"the supervisor says nothing; {let_go} jobs that stood still run on")
+            self._let_all_go("the supervisor says nothing")
             reach("anchor.silence")
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._supervisor, signal.SIGCONT)
+            self._tell(signal.SIGCONT)
         elif self._silence.lasts_s() > _KILL_AFTER * self._config.grace_s:
-            self._pass_on(signal.SIGKILL)
+            self._tell(signal.SIGKILL)
 
 
 def open_cgroups(config: Config) -> tuple[Cgroups | None, Config]:
     """The tree of cgroups, and the configuration with its place, or why there is none."""
     if config.cgroup == "none":
         return None, config
+    lack, problem = "unusable", "this process is in no cgroup that can be seen from here"
     try:
-        find_mount()
+        for base in _find_places(config, find_mount()[0]):
+            try:
+                cgroups = Cgroups(base)
+                cgroups.open()
+            except OSError as error:
+                place = os.path.dirname(base)
+                problem = f"no cgroup can be used in {place} ({error.strerror or error})"
+                say(problem)
+            else:
+                with contextlib.suppress(OSError), open(config.place("cgroup"), "w") as note:
+                    note.write(base)
+                return cgroups, config._replace(cgroup=base)
     except OSError:
-        return None, _without_cgroups(config, "no_hierarchy", "cgroup v2 is not mounted")
-    problem = "this process is in no cgroup that can be seen from here"
-    for base in _find_places(config):
-        try:
-            cgroups = Cgroups(base)
-            cgroups.open()
-        except OSError as error:
-            place = os.path.dirname(base)
-            problem = f"no cgroup can be used in {place} ({error.strerror or error})"
-            say(problem)
-        else:
-            with contextlib.suppress(OSError), open(_note_of(config), "w") as note:
-                note.write(base)
-            return cgroups, config._replace(cgroup=base)
-    return None, _without_cgroups(config, "unusable", problem)
-
-
-def _without_cgroups(config: Config, lack: str, problem: str) -> Config:
+        lack, problem = "no_hierarchy", "cgroup v2 is not mounted"
     say(f"jobs are held by signals: {problem}")
-    return config._replace(cgroup="none", lack=lack, detail=f"signals: {problem}")
+    return None, config._replace(cgroup="none", lack=lack, detail=f"signals: {problem}")
 
 
-def _find_places(config: Config) -> Iterator[str]:
+def _find_places(config: Config, mount: str) -> Iterator[str]:
     """Where the tree may be, the best place first."""
     if config.cgroup != "auto":
         yield config.cgroup
         return
     if config.is_service:
-        yield os.path.join(find_mount()[0], systemd.SLICE, systemd.SCOPE)
+        yield os.path.join(mount, systemd.SLICE, systemd.SCOPE)
     base = find_base(config)
     with contextlib.suppress(OSError):  # it may have been begun from elsewhere
         if base is not None and any(n[0].isdigit() for n in os.listdir(os.path.join(base, "jobs"))):
@@ -475,7 +467,7 @@ def _find_places(config: Config) -> Iterator[str]:
 def find_base(config: Config) -> str | None:
     """Where the tree of the root side is that runs, or ran last in this boot."""
     try:
-        with open(_note_of(config)) as note:
+        with open(config.place("cgroup")) as note:
             return note.read()
     except OSError:
         return None
@@ -492,7 +484,7 @@ def thaw_all(config: Config) -> int:
             count = cgroups.thaw_all()
             os.close(cgroups.fd)
     try:
-        fd = os.open(_ledger_of(config), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(config.place("ledger"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return count
     ledger = Ledger(fd)
@@ -501,14 +493,6 @@ def thaw_all(config: Config) -> int:
         count += sum(map(holders.let_go, set(ledger.running.values()).difference(in_cgroups)))
     os.close(fd)
     return count
-
-
-def _ledger_of(config: Config) -> str:
-    return os.path.join(config.runtime, "ledger")
-
-
-def _note_of(config: Config) -> str:
-    return os.path.join(config.runtime, "cgroup")
 
 
 def main() -> None:
@@ -521,22 +505,19 @@ def main() -> None:
     os.chdir("/")
     syscalls.become_subreaper()
     try:
-        shared = Shared(*resume["shared"]) if "shared" in resume else open_shared(config)
+        shared = Shared(*resume["shared"]) if resume else open_shared(config)
     except OSError as error:
         say(f"{error.filename or config.runtime}: {error.strerror}")
         sys.exit(HOPELESS)
-    for fd in shared.fds():
+    for fd in (*shared.fds(), *([resume["line"]] if resume else ())):
         os.set_inheritable(fd, False)  # noqa: FBT003
     os.ftruncate(shared.lock, 0)
     os.pwrite(shared.lock, f"{os.getpid()}\n".encode(), 0)
     cgroups, config = open_cgroups(config)
-    anchor = Anchor(config, shared, cgroups)
-    if "supervisor" in resume:
-        os.set_inheritable(resume["line"], False)  # noqa: FBT003
-        anchor.resume(resume["supervisor"], resume["line"])
-    anchor.run()
+    line = socket.socket(fileno=resume["line"]) if resume else None
+    Anchor(config, shared, cgroups, resume.get("supervisor", 0), line).run()
     reach("anchor.leaving")
     with contextlib.suppress(OSError):
-        os.unlink(os.path.join(config.runtime, SOCKET))
+        os.unlink(config.place(SOCKET))
     if cgroups is not None:
         cgroups.leave()

@@ -14,12 +14,12 @@ from iodaemon.supervisor import ledger as records
 from iodaemon.supervisor import protocol, syscalls
 from iodaemon.supervisor.cgroup import Cgroups, Look
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.supervisor.launch import GO, HOLDER, LAUNCHER, Launch, explain, pack
+from iodaemon.supervisor.holder import Holders
+from iodaemon.supervisor.launch import HOLDER, LAUNCHER, Launch, explain, pack
 from iodaemon.supervisor.ledger import EXEC, Entry, Key, Ledger, Record, Use
-from iodaemon.supervisor.line import AT_ONCE, Loop
-from iodaemon.supervisor.orders import Order, Orders
-from iodaemon.supervisor.process_tree import Holders
-from iodaemon.supervisor.protocol import LineReader, Message
+from iodaemon.supervisor.line import AT_ONCE, Line, Loop
+from iodaemon.supervisor.orders import Orders
+from iodaemon.supervisor.protocol import Message
 from iodaemon.supervisor.reap import Reaper, read_state
 
 _SCAN_EVERY_S: Final = 0.05
@@ -27,7 +27,7 @@ _SCAN_EVERY_S: Final = 0.05
 _TELL_WITHIN_S: Final = 0.002
 """After it has begun. A job that has ended by then is told of once."""
 _SETTLE_S: Final = 1.0
-"""For an attempt without EXEC whose child may still have read ``go``; then it is killed."""
+"""For a child that may have read its EXEC record to append it; then it is killed."""
 _LOOKS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _CONTINUE_S: Final = 6.0
 """script(1) stops itself once more when its child stopped."""
@@ -40,7 +40,7 @@ _GAP_RATIO: Final = 0.002
 way here, or the kernel reaped a child by itself; below it are rounding and the last moment of each
 process (measured: at most 72 us of 173 ms for 200 processes beside a load of 12)."""
 _MOST_TRIES: Final = 3
-_STOP_WITHIN_S: Final = 2.0
+_STOP_WITHIN_US: Final = 2_000_000
 """Between the first and the last process of a unit that gets its SIGTERM; milliseconds."""
 _LOOK_FOR_STOP_S: Final = 0.05
 _BY_STOP: Final = (signal.SIGTERM, signal.SIGKILL, (128 + signal.SIGTERM) << 8)
@@ -48,11 +48,11 @@ _BY_STOP: Final = (signal.SIGTERM, signal.SIGKILL, (128 + signal.SIGTERM) << 8)
 
 ENDS: Final = "ends.json"
 """Beside the directory of outputs: ``describe_ends`` at the last shutdown."""
-SETTLING, QUEUED, PREPARING, PREPARED, GOING, RUNNING, ENDED, FAILED, LOST = (
-    "settling", "queued", "preparing", "prepared", "going", "running", "ended", "failed", "lost",
+SETTLING, PREPARING, PREPARED, GOING, RUNNING, ENDED, FAILED, LOST = (
+    "settling", "preparing", "prepared", "going", "running", "ended", "failed", "lost",
 )  # fmt: skip
 OVER: Final = (ENDED, FAILED, LOST)
-BEFORE: Final = (QUEUED, PREPARING, PREPARED)
+BEFORE: Final = (PREPARING, PREPARED)
 
 
 class Attempt:
@@ -64,11 +64,8 @@ class Attempt:
         self.launch: Launch | None = None
         """What is to run; None: it runs, or is not to."""
         self.limits = protocol.Limits()
-        self.line: socket.socket | None = None
-        self.unsent = bytearray()
-        self.is_blocked = False
-        self.unread = LineReader()
-        self.pid = 0
+        self.line: Line | None = None
+        self.pid = self.ticks = 0
         self.pidfd = -1
         self.look = Look(is_populated=True, is_frozen=False)
         self.looks = self.tries = 0
@@ -80,25 +77,16 @@ class Attempt:
         self.memory: Message | None = None
         self.was_told = self.is_killed = self.is_from_outside = False
         """Whether the daemon sent it a signal; SIGKILL; whether it died with all jobs' unit."""
-        self.empty_s = 0.0
         self.is_told = True
         """Whether the daemon knows that it runs; it hears of one that ends at once only then."""
         self.is_asked = self.is_forgotten = self.is_removed = False
-
-    def begin_again(self) -> None:
-        """One that failed is to be prepared once more."""
-        self.stage, self.problem, self.pid = SETTLING, {}, 0
-        self.looks = self.tries = 0
-        self.wants_run = self.wants_still = False
-        self.began_s = time.monotonic()
-        self.unsent.clear()
 
 
 def describe_end(entry: Entry, *, is_over: bool) -> Message:
     """What the ledger says of an attempt that has ended; ``is_over`` is False of a lost one."""
     told: Message = {
         "use": entry.use._asdict(),
-        "whole": entry.has_main_use and not entry.at_least and is_over,
+        "whole": entry.flags & (records.MAIN | records.AT_LEAST) == records.MAIN and is_over,
         "started_us": entry.started_us or None,
         "ended_us": entry.exited_us or None,
     }
@@ -128,23 +116,13 @@ def _may_be_by_stop(status: int | None) -> bool:
     return status is not None and (status & 0x7F or status) in _BY_STOP
 
 
-def has_executed(pid: int) -> bool:
-    """Whether a job's process is its command, or of it: ``execve`` gave it another name.
-
-    A job that names itself so deceives nobody but its user.
-    """
-    state = read_state(pid)
-    return state is not None and state.name not in (LAUNCHER, HOLDER)
-
-
 class Attempts:
     """All attempts of one supervisor.
 
     Attributes:
         all: by their keys.
         used: those of which more was used since the daemon asked.
-        clean_s: when the anchor last said that it had taken in all its children.
-        has_anchor: whether there is one.
+        clean_s: when the anchor last said that it had taken in its children; inf: there is none.
     """
 
     def __init__(
@@ -166,54 +144,44 @@ class Attempts:
         self._reaper = Reaper(ledger, means.key_of)
         self.all: dict[Key, Attempt] = {}
         self.used: set[Key] = set()
-        self._due: dict[Key, float] = {}
-        self._scan_due_s = self._scanned_s = 0.0
-        self.clean_s = 0.0
-        self.has_anchor = True
-
-    def due_s(self) -> float:
-        """When there is something to look at."""
-        due_s = min(self._due.values(), default=float("inf"))
-        return min(due_s, self._scan_due_s) if self._scan_due_s else due_s
-
-    def keep_time(self) -> None:
-        """Look at a bounded number of attempts."""
-        now_s = time.monotonic()
-        if self._scan_due_s and now_s >= self._scan_due_s:
-            self.scan()
-        for key in [key for key, due_s in self._due.items() if due_s <= now_s][:AT_ONCE]:
-            del self._due[key]
-            if key in self.all:
-                self.look(self.all[key])
+        self._scanned_s = self.clean_s = 0.0
 
     def _on_children(self) -> None:
-        """A child of some kind has ended; the next scan will find all that do."""
+        """A child of some kind has ended; the next scan will find all that do. As many ends would
+        make many scans, a signal of a child is listened for again after that.
+        """
         syscalls.read_signals(self._children)
-        self._loop.listen(self._children, is_wanted=False)
-        if not self._scan_due_s:
-            self._scan_due_s = max(time.monotonic(), self._scanned_s + _SCAN_EVERY_S)
+        self._loop.want(self._children, read=False)
+        wait_s = self._scanned_s + _SCAN_EVERY_S - time.monotonic()
+        self._loop.call_in(max(0.0, wait_s), self, self._scan_all)
+
+    def _scan_all(self) -> None:
+        if self.scan():
+            self._loop.want(self._children)
+        else:
+            self._loop.call_in(0.0, self, self._scan_all)
+
+    def begin(self, key: Key) -> Attempt:
+        """In place of one that failed, if there was one."""
+        if key in self.all:
+            self._close_pidfd(self.all[key])
+        attempt = self.all[key] = Attempt(key, SETTLING)
+        return attempt
 
     def order(self, attempt: Attempt) -> None:
         """Have its process made."""
         self._close_pidfd(attempt)  # of one that was made before
-        attempt.stage = QUEUED
+        attempt.stage = PREPARING
+        self._orders.add(attempt.key, attempt.limits, lambda made: self._attach(attempt, made))
 
-        def done(line: socket.socket | OSError) -> None:
-            if isinstance(line, OSError):
-                problem = f"it cannot be prepared ({line.strerror})"
-                self.fail(attempt, "system", problem)
-            else:
-                self._attach(attempt, line)
-
-        self._orders.add(Order(attempt.key, attempt.limits, done))
-
-    def _attach(self, attempt: Attempt, line: socket.socket) -> None:
-        attempt.stage, attempt.line = PREPARING, line
-        attempt.unread = LineReader()
-        self._loop.add(line.fileno(), lambda: self._on_child(attempt))
+    def _attach(self, attempt: Attempt, made: socket.socket | OSError) -> None:
+        if isinstance(made, OSError):
+            self.fail(attempt, "system", f"it cannot be prepared ({made.strerror})")
+            return
         assert attempt.launch is not None
-        attempt.unsent += pack(attempt.launch)
-        self._flush_child(attempt)
+        attempt.line = Line(made, self._loop, lambda: self._on_child(attempt))
+        attempt.line.unsent += pack(attempt.launch)
+        attempt.line.flush()
 
     def take_over(self) -> None:
         """Find what runs already, as an earlier supervisor left it."""
@@ -234,13 +202,13 @@ class Attempts:
             if key not in self.all:
                 self.settle(key)
             self._means.adopt(key)
-        self._scan_due_s = time.monotonic()
+        self._loop.call_in(0.0, self, self._scan_all)
 
     def settle(self, key: Key) -> Attempt:
-        """Somebody is in the cgroup of an attempt without EXEC: a child of a supervisor that died,
-        which either executes or ends, or a job whose ledger is gone.
+        """An attempt without EXEC whose cgroup is there, with a child of a supervisor that died,
+        which either executes or ends, or with a job whose ledger is gone.
         """
-        attempt = self.all[key] = Attempt(key, SETTLING)
+        attempt = self.begin(key)
         attempt.wants_still = self._means.is_held(key)
         self.look_in(attempt, 0.0)
         return attempt
@@ -248,13 +216,8 @@ class Attempts:
     def _watch(self, attempt: Attempt, pid: int, *, is_known: bool) -> None:
         """Watch its first process, which may be the anchor's to tell of, or its holder.
 
-        Args:
-            attempt: whose.
-            pid: its number.
-            is_known: the process itself said so. Else the number may be another process's by now.
-
-        Raises:
-            OSError: there is no room for its descriptor.
+        ``is_known``: the process itself said its number, which else may be another one's by now.
+        Raises OSError: there is no room for its descriptor.
         """
         self._ledger.catch_up()
         watched = self._means.find_holder(attempt.key) or pid
@@ -268,32 +231,19 @@ class Attempts:
         known = attempt.key if is_known and watched == pid else None
         self._loop.add(pidfd, lambda: self._on_end(attempt, known))
 
-    def _flush_child(self, attempt: Attempt) -> None:
-        assert attempt.line is not None
-        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
-            while attempt.unsent:
-                del attempt.unsent[: attempt.line.send(attempt.unsent)]
-        if attempt.is_blocked != bool(attempt.unsent):
-            attempt.is_blocked = bool(attempt.unsent)
-            self._loop.want_write(attempt.line.fileno(), is_wanted=attempt.is_blocked)
-
     def _on_child(self, attempt: Attempt) -> None:
         assert attempt.line is not None
-        if attempt.unsent:
-            self._flush_child(attempt)
-        try:
-            data = attempt.line.recv(4096)
-        except BlockingIOError:
+        attempt.line.flush()
+        data = attempt.line.receive()
+        if data is None:
             return
-        except OSError:
-            data = b""
-        for line in attempt.unread.feed(data):
+        for line in attempt.line.reader.feed(data):
             self._take_word(attempt, protocol.decode(line))
         if not data and attempt.line is not None:
             self._on_child_gone(attempt)
 
     def _take_word(self, attempt: Attempt, word: Message) -> None:
-        if "ready" not in word:
+        if "ticks" not in word:
             assert attempt.launch is not None
             attempt.problem = explain(attempt.launch, word) if word else {}
             return
@@ -302,24 +252,25 @@ class Attempts:
         except OSError as error:
             self.cancel(attempt, "system", f"it cannot be prepared ({error.strerror})")
             return
-        attempt.pid, attempt.stage = word["pid"], PREPARED
+        attempt.pid, attempt.ticks, attempt.stage = word["pid"], word["ticks"], PREPARED
         self._orders.is_over(attempt.key)
         if attempt.wants_run:
             self.go(attempt)
 
     def go(self, attempt: Attempt) -> None:
+        """Let it run: it records what it is given here just before it executes."""
+        assert attempt.line is not None
         attempt.stage = GOING
-        attempt.unsent += GO
-        self._flush_child(attempt)
+        values = attempt.ticks, records.now_us()
+        attempt.line.unsent += Record(EXEC, attempt.key, attempt.pid, values=values).pack()
+        attempt.line.flush()
         reach("supervisor.go_sent")
 
     def _close_line(self, attempt: Attempt) -> None:
         self._orders.is_over(attempt.key)
         if attempt.line is not None:
-            self._loop.remove(attempt.line.fileno())
             attempt.line.close()
             attempt.line = None
-        attempt.unsent.clear()
 
     def _on_child_gone(self, attempt: Attempt) -> None:
         """It has executed, or has ended; the ledger knows which."""
@@ -338,14 +289,11 @@ class Attempts:
             self.fail(attempt, "died", "its process died before it ran")
 
     def _begin_running(self, attempt: Attempt) -> None:
-        attempt.stage, attempt.launch = RUNNING, None
+        is_urgent = bool(attempt.problem) or attempt.wants_still
+        attempt.stage, attempt.launch, attempt.is_told = RUNNING, None, is_urgent
         if attempt.wants_still:
             self._means.freeze(attempt.key)
-        if attempt.problem or attempt.wants_still:
-            self.look(attempt)
-        else:
-            attempt.is_told = False
-            self.look_in(attempt, _TELL_WITHIN_S)
+        self.look_in(attempt, 0.0 if is_urgent else _TELL_WITHIN_S)
 
     def fail(self, attempt: Attempt, code: str, problem: str, *, is_lasting: bool = False) -> None:
         """It never ran, and never will under this key unless it is prepared again."""
@@ -356,27 +304,21 @@ class Attempts:
         self.look(attempt)
 
     def cancel(self, attempt: Attempt, code: str, problem: str) -> None:
-        self._orders.cancel(attempt.key)
-        self._close_line(attempt)
         self._means.kill(attempt.key)
         self.fail(attempt, code, problem, is_lasting=code == "killed")
 
     def take_back(self) -> None:
-        """The line on which they were prepared has ended: what was not let run is absent.
-
-        The next daemon may count on other CPUs, or know nothing of them.
+        """The line on which they were prepared has ended: what was not let run is absent. The next
+        daemon may count on other CPUs, or know nothing of them.
         """
-        for attempt in self.all.values():
+        for attempt in list(self.all.values()):
             if attempt.wants_run or attempt.stage not in (SETTLING, *BEFORE):
                 continue
-            if attempt.stage != SETTLING:
-                self._orders.cancel(attempt.key)
-                self._close_line(attempt)
-                self._close_pidfd(attempt)  # the cgroup is empty before that tells of an end
-                self._means.kill(attempt.key)
-                attempt.begin_again()
-                self.look_in(attempt, 0.0)
             attempt.launch, attempt.is_asked = None, False
+            if attempt.stage != SETTLING:
+                self._close_line(attempt)
+                self._means.kill(attempt.key)
+                self.look_in(self.begin(attempt.key), 0.0)
 
     def _on_end(self, attempt: Attempt, known: Key | None) -> None:
         """The first process has ended, to its last thread."""
@@ -395,18 +337,9 @@ class Attempts:
             attempt.pidfd = -1
 
     def scan(self) -> bool:
-        """Take in a bounded number of children of any kind; whether none is left.
-
-        Many jobs that end make many scans: the next signal of a child is listened for only once
-        the time has come at which that would have had a scan made.
-        """
+        """Take in a bounded number of children of any kind; whether none is left."""
         taken, more = self._reaper.scan(AT_ONCE)
         self._scanned_s = time.monotonic()
-        if more:
-            self._scan_due_s = self._scanned_s
-        elif 0.0 < self._scan_due_s <= self._scanned_s:
-            self._scan_due_s = 0.0
-            self._loop.listen(self._children, is_wanted=True)
         for ended in taken:
             if ended.key is not None and ended.key in self.all:
                 attempt = self.all[ended.key]
@@ -427,7 +360,6 @@ class Attempts:
                 self.look(self.all[key])
 
     def look_at_all(self) -> None:
-        """A bounded number a round."""
         for attempt in self.all.values():
             self.look_in(attempt, 0.0)
 
@@ -441,8 +373,13 @@ class Attempts:
             self.look_in(self.all[key], 0.0)
 
     def look_in(self, attempt: Attempt, wait_s: float) -> None:
-        due_s = time.monotonic() + wait_s
-        self._due[attempt.key] = min(due_s, self._due.get(attempt.key, due_s))
+        key = attempt.key
+
+        def look() -> None:
+            if key in self.all:
+                self.look(self.all[key])
+
+        self._loop.call_in(wait_s, key, look)
 
     def _look_again(self, attempt: Attempt) -> None:
         """Later each time; the kernel says when there is something new, but perhaps 10 ms late."""
@@ -459,7 +396,9 @@ class Attempts:
 
     def _look_at_settling(self, attempt: Attempt) -> None:
         is_populated = self._means.look(attempt.key).is_populated
-        is_job = any(has_executed(pid) for pid in self._means.pids(attempt.key))
+        # What has executed has another name. A job that names itself so deceives its user alone.
+        states = map(read_state, self._means.pids(attempt.key))
+        is_job = any(state and state.name not in (LAUNCHER, HOLDER) for state in states)
         self._ledger.catch_up()  # after that: who has executed has recorded it
         entry = self._ledger.entries.get(attempt.key)
         if is_job and (entry is None or not entry.has_run):
@@ -476,6 +415,7 @@ class Attempts:
         elif attempt.launch is not None:  # it is to be prepared once more
             self.order(attempt)
         else:
+            self._loop.drop(attempt.key)
             del self.all[attempt.key]
             if attempt.is_asked:
                 self._send({"key": str(attempt.key), "state": "absent"})
@@ -523,7 +463,7 @@ class Attempts:
             if attempt.pid and self._means.are_children and self._reaper.take_traced(attempt.key):
                 self.look_in(attempt, 0.0)
                 return
-            if not self.has_anchor or self.clean_s > attempt.began_s:
+            if self.clean_s > attempt.began_s:
                 attempt.is_from_outside = bool(self._means.is_being_stopped())
                 self._end(attempt, LOST)
                 return
@@ -537,29 +477,28 @@ class Attempts:
         self._ledger.catch_up()  # others record how it ended first, and then what it used
         entry = self._ledger.entries[attempt.key]
         cpu_us = self._means.cpu_us(attempt.key)
-        if cpu_us is not None and not entry.at_least:
+        if cpu_us is not None and not entry.flags & records.AT_LEAST:
             gap_us = cpu_us - entry.use.cpu_us
             if gap_us > _GAP_US + _GAP_RATIO * cpu_us:
                 if attempt.looks < _GAP_LOOKS:  # a zombie may be on its way here
                     self._look_again(attempt)
                     return
                 self._ledger.add_use(attempt.key, Use(), records.AT_LEAST)
-        if self._awaits_stop(attempt, entry.status):
+        if self._awaits_stop(attempt, entry):
             self.look_in(attempt, _LOOK_FOR_STOP_S)
         else:
             self._end(attempt, ENDED)
 
-    def _awaits_stop(self, attempt: Attempt, status: int | None) -> bool:
+    def _awaits_stop(self, attempt: Attempt, entry: Entry) -> bool:
         """Whether the sign that the unit of all jobs is being stopped may follow this death.
 
         systemd signals its processes one after the other, the job or the placeholder first.
         """
         is_stopped = self._means.is_being_stopped()
-        if is_stopped is None or attempt.was_told or not _may_be_by_stop(status):
+        if is_stopped is None or attempt.was_told or not _may_be_by_stop(entry.status):
             return False
         attempt.is_from_outside = is_stopped
-        attempt.empty_s = attempt.empty_s or time.monotonic()
-        return not is_stopped and time.monotonic() < attempt.empty_s + _STOP_WITHIN_S
+        return not is_stopped and records.now_us() < entry.exited_us + _STOP_WITHIN_US
 
     def _end(self, attempt: Attempt, stage: str) -> None:
         """What only the cgroup tells is read before it is removed."""
@@ -570,7 +509,7 @@ class Attempts:
 
     def tidy(self, attempt: Attempt) -> None:
         """Remove what an attempt that is over leaves; tried again while somebody is in it."""
-        self._due.pop(attempt.key, None)
+        self._loop.drop(attempt.key)
         with contextlib.suppress(OSError):
             attempt.is_removed = attempt.is_removed or self._means.remove(attempt.key)
         if not attempt.is_removed:
@@ -580,7 +519,7 @@ class Attempts:
             self.all.pop(attempt.key, None)
 
     def report(self, attempt: Attempt) -> None:
-        if attempt.is_forgotten or attempt.stage in (SETTLING, QUEUED, PREPARING, GOING):
+        if attempt.is_forgotten or attempt.stage in (SETTLING, PREPARING, GOING):
             return
         attempt.is_told = True
         self._send({"key": str(attempt.key), "state": attempt.stage, **self._describe(attempt)})
@@ -589,7 +528,7 @@ class Attempts:
         entry = self._ledger.entries.get(attempt.key)
         if attempt.stage == FAILED:
             return attempt.problem
-        if entry is None:
+        if entry is None or attempt.stage == PREPARED:
             return {}
         if attempt.stage == RUNNING:
             return {
@@ -599,8 +538,6 @@ class Attempts:
                 "frozen": attempt.look.is_frozen,
                 "holder": self._means.find_holder(attempt.key),
             }
-        if attempt.stage not in (ENDED, LOST):
-            return {}
         told = describe_end(entry, is_over=attempt.stage == ENDED)
         told["memory"], told["from_outside"] = attempt.memory, attempt.is_from_outside
         if "problem" in attempt.problem:

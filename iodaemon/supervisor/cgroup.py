@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from iodaemon.supervisor import syscalls, systemd
 from iodaemon.supervisor.ledger import Key, parse_key
 from iodaemon.supervisor.protocol import Limits
-from iodaemon.supervisor.reap import is_stopped, read_small
+from iodaemon.supervisor.reap import is_stopped, read_small, send, send_to_all
 
 CONTROLLERS: Final = ("cpuset", "io", "pids", "memory")
 PRESSURE: Final = "pressure"
@@ -34,9 +34,6 @@ _LEAST_MEMORY: Final = 16 << 20
 _MOST_PIDS: Final = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
 _SHARE: Final = 4
 """One job has at most one in so many of all tasks: three that fork without end leave a fourth."""
-_MOST_SCANS: Final = 20
-_AT_ONCE: Final = 8
-"""Pidfds open at one time."""
 _LEAVE_WITHIN_S: Final = 0.5
 
 
@@ -79,7 +76,8 @@ class Cgroups:
         self.controls: tuple[str, ...] = ()
         self._base = base
         self._most_tasks = _MOST_PIDS
-        self._scope = systemd.find_scope(base)
+        is_scope = base.endswith(f"/{systemd.SLICE}/{systemd.SCOPE}")
+        self._scope = systemd.Scope(base) if is_scope else None
         self._jobs = os.path.join(base, "jobs")
         mount, subtree = find_mount()
         within = os.path.relpath(self._jobs, mount)
@@ -88,13 +86,10 @@ class Cgroups:
         self._watched: dict[int, Key] = {}
 
     def open(self) -> None:
-        """Make the tree, or what is missing of it, and check that it freezes.
+        """Make the tree, or what is missing of it, and check that it freezes (else OSError).
 
         The calling process moves to ``supervisor``, unless the jobs have a scope, which must be
         free to be stopped.
-
-        Raises:
-            OSError: it cannot be had.
         """
         if self._scope is not None:
             self._scope.make()
@@ -159,9 +154,7 @@ class Cgroups:
     def prepare(self, key: Key, limits: Limits) -> tuple[int, list[str]]:
         """Make a job's cgroup; an open directory to clone into, and the limits that failed.
 
-        Raises:
-            PlaceGoneError: what was above it is gone.
-            OSError: it cannot be made.
+        Raises PlaceGoneError: what was above it is gone; OSError: it cannot be made.
         """
         try:
             os.mkdir(self.path(key))
@@ -182,9 +175,8 @@ class Cgroups:
         return os.open(self.path(key), _FLAGS), problems
 
     def adopt(self, key: Key) -> None:
-        """Watch a job: one that is to stand still, or whose first process is not its last.
-
-        One that cannot be watched is looked at now and then.
+        """Watch a job: one that is to stand still, or whose first process is not its last. One that
+        cannot be watched is looked at now and then.
         """
         with contextlib.suppress(OSError):
             watch = syscalls.add_watch(self.fd, os.path.join(self.path(key), "cgroup.events"))
@@ -219,14 +211,20 @@ class Cgroups:
     def freeze(self, key: Key) -> None:
         """Ask for a standstill; ``frozen 1`` follows, later for a process in state D."""
         self.adopt(key)
-        with _if_there():
-            _write(os.path.join(self.path(key), "cgroup.freeze"), "1")
+        self._set(key, "cgroup.freeze", "1")
 
     def thaw(self, key: Key) -> None:
         """Ends its caps as well: whoever counts on one says so again."""
-        with _if_there():
-            _write(os.path.join(self.path(key), "cgroup.freeze"), "0")
+        self._set(key, "cgroup.freeze", "0")
         self._uncap(key)
+
+    def _set(self, key: Key, name: str, value: str) -> None:
+        """Of a cgroup that is gone there is nothing to be set."""
+        try:
+            _write(os.path.join(self.path(key), name), value)
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
 
     def is_held(self, key: Key) -> bool:
         """Whether a standstill was asked for."""
@@ -235,8 +233,7 @@ class Cgroups:
     def cap(self, key: Key, caps: Mapping[str, str]) -> None:
         """Put these caps, and no others, on a job: words of ``io.max`` by disk.
 
-        Raises:
-            OSError: the kernel does not take one of them; then none is left.
+        Raises OSError: the kernel does not take one of them; then none is left.
         """
         if caps and CAP not in self.controls:
             raise OSError(errno.ENOTSUP, "jobs cannot be slowed down here: no io controller")
@@ -272,52 +269,27 @@ class Cgroups:
 
     def kill(self, key: Key) -> None:
         """SIGKILL to all, also to frozen ones and to those being forked."""
-        try:
-            _write(os.path.join(self.path(key), "cgroup.kill"), "1")
-        except OSError as error:
-            if error.errno not in _GONE:
-                raise
+        self._set(key, "cgroup.kill", "1")
 
     def signal(self, key: Key, number: int) -> None:
-        """To each process once, by pidfd, after a second look at who is a member."""
-        told: set[int] = set()
-        for _ in range(_MOST_SCANS):
-            new = [pid for pid in self.pids(key) if pid not in told]
-            if not new:
-                return
-            told.update(new)
-            self._tell(key, number, new)
+        send_to_all(lambda: self.pids(key), number, lambda pid: self._has(key, pid))
 
     def continue_stopped(self, key: Key) -> bool:
         """SIGCONT to what stopped itself or was stopped by hand; whether there was any."""
         stopped = [pid for pid in self.pids(key) if is_stopped(pid)]
-        self._tell(key, signal.SIGCONT, stopped)
+        send(stopped, signal.SIGCONT, lambda pid: self._has(key, pid))
         return bool(stopped)
 
-    def _tell(self, key: Key, number: int, pids: list[int]) -> None:
-        for at in range(0, len(pids), _AT_ONCE):
-            opened: dict[int, int] = {}
-            for pid in pids[at : at + _AT_ONCE]:
-                with contextlib.suppress(ProcessLookupError):
-                    opened[pid] = os.pidfd_open(pid)
-            members = set(self.pids(key))
-            for pid, pidfd in opened.items():
-                with contextlib.suppress(ProcessLookupError):
-                    if pid in members:
-                        signal.pidfd_send_signal(pidfd, number)
-                os.close(pidfd)
+    def _has(self, key: Key, pid: int) -> bool:
+        return self.key_of(read_small(f"/proc/{pid}/cgroup")) == key
 
     def pids(self, key: Key) -> list[int]:
         """The processes of the job's whole subtree."""
         found: list[int] = []
-        directories = [self.path(key)]
-        while directories:
-            directory = directories.pop()
+        for directory, _, _ in os.walk(self.path(key)):
             path = os.path.join(directory, "cgroup.procs")
             with contextlib.suppress(OSError), open(path, "rb") as file:  # none in a threaded one
-                found += (int(word) for word in file)
-            with contextlib.suppress(OSError), os.scandir(directory) as entries:
-                directories += (entry.path for entry in entries if entry.is_dir())
+                found += map(int, file)
         return found
 
     def cpu_us(self, key: Key) -> int | None:
@@ -355,15 +327,11 @@ class Cgroups:
         except OSError as error:
             if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
                 raise
-            return self._remove_nested(key)
+            with contextlib.suppress(OSError):  # somebody is in one, or makes others meanwhile
+                for directory, _, _ in os.walk(self.path(key), topdown=False):
+                    os.rmdir(directory)
+            return not os.path.exists(self.path(key))
         return True
-
-    def _remove_nested(self, key: Key) -> bool:
-        """Fails where somebody is in one, or makes others meanwhile."""
-        with contextlib.suppress(OSError):
-            for directory, _, _ in os.walk(self.path(key), topdown=False):
-                os.rmdir(directory)
-        return not os.path.exists(self.path(key))
 
     def leave(self) -> None:
         """Move the calling process out again, and remove the tree where it is empty.
@@ -390,8 +358,7 @@ class Cgroups:
 def find_own_cgroup() -> str:
     """The directory of the calling process's cgroup v2.
 
-    Raises:
-        OSError: it is not mounted, or cannot be seen from here.
+    Raises OSError: it is not mounted, or cannot be seen from here.
     """
     mount, subtree = find_mount()
     with open("/proc/self/cgroup") as file:
@@ -403,11 +370,7 @@ def find_own_cgroup() -> str:
 
 
 def find_mount() -> tuple[str, str]:
-    """Where cgroup v2 is mounted, and which directory of the hierarchy that is.
-
-    Raises:
-        OSError: it is not mounted.
-    """
+    """Where cgroup v2 is mounted, and which directory of it that is; OSError: nowhere."""
     with open("/proc/self/mountinfo") as file:
         for line in file:
             words = line.split()
@@ -429,15 +392,6 @@ def _settings(
         yield "memory.max", str(max(_LEAST_MEMORY, limits.memory_bytes))
     if "pids" in controls and limits.processes is not None:
         yield "pids.max", str(max(1, min(limits.processes, most_tasks)))
-
-
-@contextlib.contextmanager
-def _if_there() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _GONE:
-            raise
 
 
 def _write(path: str, text: str) -> None:

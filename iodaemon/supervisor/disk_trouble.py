@@ -33,13 +33,7 @@ OPEN: Final = 0o022
 
 
 def sentence(disk: str, trouble: str, tier: str = "") -> str:
-    """Which disk it is, what is wrong with it, and the cure behind ``; ``.
-
-    Args:
-        disk: its directory.
-        trouble: of this module, or the like.
-        tier: the disk's; empty: not known.
-    """
+    """Which disk it is, what is wrong with it, and the cure behind ``; ``."""
     which = f"disk {os.path.normpath(disk)} {trouble}"
     return f"tier {tier}: {which}" if tier else which
 
@@ -106,11 +100,6 @@ def of_way(error: OSError) -> str:
     return told or of_error(error) or f"cannot be looked at ({error.strerror}); see that it can"
 
 
-def of_use(disk: str, found: os.stat_result, sizes: os.statvfs_result, owner: int) -> str:
-    """Why nobody's directory may or can be made on a disk that works; empty: it may and can."""
-    return of_owner(disk, found, owner) or of_right(disk, owner) or of_room(sizes)
-
-
 def of_room(sizes: os.statvfs_result) -> str:
     """What users lack there; empty: nothing.
 
@@ -122,14 +111,10 @@ def of_room(sizes: os.statvfs_result) -> str:
 
 
 def of_owner(disk: str, found: os.stat_result, owner: int) -> str:
-    """Whether others could lay something in the way of what is made there; empty: they could not.
+    """That others could lay something in the way of what is made there; empty: they could not.
 
-    In a sticky directory, as ``/tmp`` is, others cannot move away what one has there.
-
-    Args:
-        disk: its directory.
-        found: of it.
-        owner: whose it may be; it may be root's as well.
+    It may be this owner's or root's. In a sticky directory, as ``/tmp`` is, others cannot move away
+    what one has there.
     """
     is_safe = not found.st_mode & OPEN or found.st_mode & stat.S_ISVTX
     if found.st_uid in (0, owner) and is_safe:
@@ -138,12 +123,7 @@ def of_owner(disk: str, found: os.stat_result, owner: int) -> str:
 
 
 def of_right(disk: str, owner: int) -> str:
-    """That this process may not make the directories there; empty: it may, or root makes them.
-
-    Args:
-        disk: its directory.
-        owner: whose the directories are to be.
-    """
+    """That this owner may not make directories there; empty: it may."""
     if owner == 0 or os.access(disk, os.W_OK | os.X_OK, effective_ids=True):
         return ""
     return f"may not be written to by uid {owner}; name a directory of your own"

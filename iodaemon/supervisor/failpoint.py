@@ -17,11 +17,8 @@ _DIRECTORY: Final = os.environ.get(VARIABLE)
 
 
 def reach(point: str, detail: str = "") -> None:
-    """Pass this point. The name is written out at the call: the tests find all points by it.
-
-    Args:
-        point: its name.
-        detail: makes one point for each, where one line serves several.
+    """Pass this point. The name is written out at the call: the tests find all points by it. Where
+    one line serves several, ``detail`` makes one point for each.
     """
     if _DIRECTORY is not None:
         _pass(os.path.join(_DIRECTORY, f"{point}.{detail}" if detail else point))

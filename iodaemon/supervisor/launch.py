@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from iodaemon.supervisor import protocol
-from iodaemon.supervisor.identity import no_account
 from iodaemon.supervisor.protocol import BadInputError, Message, field, number, numbers
 
 LAUNCHER: Final = "iod-launcher"
@@ -23,7 +22,6 @@ PROGRAM: Final = os.path.join(os.path.dirname(__file__), LAUNCHER)
 NO_ARGUMENTS: Final = 2
 """How it exits without any."""
 HOLDER: Final = "iod-holder"
-GO: Final = b"go"
 NOT_FOUND: Final = 127
 NOT_RUNNABLE: Final = 126
 REPORT: Final = ".report"
@@ -67,16 +65,10 @@ class Launch(NamedTuple):
 
 
 def parse_launch(message: Message) -> Launch:
-    """Check every field of what the daemon sent.
-
-    Raises:
-        BadInputError: one is missing or is not what it should be.
-    """
+    """Check every field of what the daemon sent. Raises BadInputError."""
     launch = field(message, "launch", dict, {})
-    command, environment = (
-        field(launch, "command", list, []),
-        field(launch, "environment", dict, {}),
-    )
+    command = field(launch, "command", list, [])
+    environment = field(launch, "environment", dict, {})
     if not (command and protocol.are_words([*command, *environment, *environment.values()])):
         raise BadInputError("command and environment are no words")
     if "" in environment or "=" in "".join(environment):
@@ -92,8 +84,8 @@ def parse_launch(message: Message) -> Launch:
         uid=number(launch, "uid", 0, (1 << 32) - 2),
         umask=0o022 if umask is None else umask,
         nice=nice or 0,
-        cpus=_below(_MOST_CPUS, numbers(launch, "affinity")),
-        memory_nodes=_below(_MOST_NODES, numbers(launch, "memory_nodes")),
+        cpus=numbers(launch, "affinity", _MOST_CPUS),
+        memory_nodes=numbers(launch, "memory_nodes", _MOST_NODES),
         open_files=number(launch, "open_files", 3, 1 << 30) or _OPEN_FILES,
         rlimits=dict(_parse_rlimits(field(launch, "rlimits", dict, {}))),
         stdout=paths[1],
@@ -111,12 +103,6 @@ def _parse_rlimits(given: dict[str, Any]) -> Iterable[tuple[int, tuple[int, int]
         if unsigned(pair[0]) > unsigned(pair[1]):
             raise BadInputError(f"{name}: the soft limit is above the hard one")
         yield _LIMITS[name], (pair[0], pair[1])
-
-
-def _below(most: int, values: tuple[int, ...]) -> tuple[int, ...]:
-    if any(value >= most for value in values):
-        raise BadInputError(f"{max(values)} is not below {most}")
-    return values
 
 
 def unsigned(limit: int) -> int:
@@ -168,19 +154,14 @@ def unpack(data: bytes) -> Launch:
 def explain(launch: Launch, said: Message) -> Message:
     """Why it could not be begun: ``code``, ``problem`` and ``is_lasting`` (``protocol``, failed).
 
-    Args:
-        launch: what was to run.
-        said: by its process: ``code``, ``of`` and ``error``, a number of errno(3) or of above.
+    Its process said ``code``, ``of`` and ``error``, a number of errno(3) or of above.
     """
     code, of, error = str(said.get("code")), said.get("of"), int(said.get("error", 0))
     why = os.strerror(error) if error > 0 else ""
     is_lasting = code in ("cpus", "limit", "directory", "output") and of != "own"
     match code:
         case "exec":
-            return {
-                "code": code,
-                "problem": exec_problem(launch.command[0], launch.environment, error, of),
-            }
+            problem = exec_problem(launch.command[0], launch.environment, error, of)
         case "cpus":
             problem = f"CPUs {list(launch.cpus)} cannot be used ({why}); are they online?"
         case "limit":
@@ -218,6 +199,12 @@ def _explain_output(path: str | None, error: int) -> str:
         errno.ENXIO: "it is a pipe that nobody reads, or a device that is not there",
     }.get(error) or os.strerror(error)
     return f"the output file {path} cannot be written ({why})"
+
+
+def no_account(*uids: int | str) -> str:
+    """That these numbers, one at least, are no user's."""
+    have = "has" if len(uids) == 1 else "have"
+    return f"uid {', '.join(map(str, uids))} {have} no account on this machine (any more)"
 
 
 def exec_problem(name: str, environment: Mapping[str, str], error: int, of: object = "") -> str:

@@ -4,20 +4,21 @@
  * the child is the supervisor's own, and nothing of an interpreter is copied for each job (0.7
  * instead of 3.2 ms of CPU for a /bin/true).
  *
- * An order is one datagram, the key, with two descriptors: the child's end of a socketpair and the
- * job's cgroup. All else the child reads from the socketpair: a record, which launch.py packs.
- * The child says on it, a JSON line each, {"pid", "ready"}, or why not: a code, of what, an error
- * number (launch.py: explain). Then it waits for "go"; the end of the socketpair without it ends the
- * child. With it the child appends EXEC to the ledger and executes; the socketpair is close-on-exec.
+ * An order is one datagram with two descriptors: the child's end of a socketpair and the job's
+ * cgroup. On the socketpair the child reads a record, which launch.py packs, and says a JSON line,
+ * {"pid", "ticks"} once it is ready, or why it cannot be: a code, of what, an error number
+ * (launch.py: explain). Then it reads its EXEC record, appends that to the ledger and executes. The
+ * end of the socketpair without it ends the child; the socketpair is close-on-exec.
  *
  * Arguments: descriptors of the line to the supervisor and of the ledger, group that reads own files
- * (-1: none). With a key behind them it is that job's first process itself, a holder's child
- * (holder.py); the first descriptor is then its end of the socketpair.
+ * (-1: none). With a fourth it is a job's first process itself, a holder's child (holder.py); the
+ * first descriptor is then its end of the socketpair.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <linux/keyctl.h>
 #include <linux/openat2.h>
@@ -26,7 +27,7 @@
 #include <sched.h>
 #include <shadow.h>
 #include <signal.h>
-#include <stdint.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +41,7 @@
 
 enum { HAS_USER = 1, HAS_REPORT = 2 };                /* launch.py: flags of the record */
 enum { STRANGER = -1, LINKS = -2, IS_LEDGER = -3 };   /* launch.py: beside errno */
-enum { REPORT_FD = 3, ACCOUNT_WITHIN_S = 10, EXEC = 2, MOST_GROUPS = 65536, ADDED = 5 };
+enum { REPORT_FD = 3, ACCOUNT_WITHIN_S = 10, RECORD_BYTES = 64, MOST_GROUPS = 65536 };
 
 struct launch {             /* launch.py: _RECORD. Strings follow, each with its NUL */
     uint32_t size, flags, uid, umask;
@@ -49,29 +50,20 @@ struct launch {             /* launch.py: _RECORD. Strings follow, each with its
     uint64_t open_files, cpus[128], nodes[16];
     struct { uint64_t number, soft, hard; } limit[16];
 };
-struct record {             /* ledger.py: Record, without padding */
-    uint8_t kind, flags;
-    uint16_t status;
-    uint32_t pid;
-    uint64_t job;
-    uint32_t attempt;
-    uint64_t ticks, unused[3], at_us;
-    uint32_t sum;
-} __attribute__((packed));
 
+static const char *faults;
 static int ledger, line = -1;
 static gid_t readers = -1;      /* group of own files: the daemon's; -1: nobody's but the user */
 
 static void reach(const char *point)    /* failpoint.py */
 {
     char path[PATH_MAX], taken[PATH_MAX + 16];
-    const char *directory = getenv("IOD_FAULTS");
     int passage = 0, number = 0;
     FILE *file;
 
-    if (!directory)
+    if (!faults)
         return;
-    snprintf(path, sizeof path, "%s/%s", directory, point);
+    snprintf(path, sizeof path, "%s/%s", faults, point);
     snprintf(taken, sizeof taken, "%s.%d", path, getpid());
     if (rename(path, taken) || !(file = fopen(taken, "re")))
         return;
@@ -89,17 +81,19 @@ static void reach(const char *point)    /* failpoint.py */
     kill(getpid(), number);
 }
 
-static void say(const char *text)
+static void say(const char *format, ...)
 {
-    send(line, text, strlen(text), MSG_NOSIGNAL);
+    char text[128];
+    va_list given;
+
+    va_start(given, format);
+    send(line, text, vsnprintf(text, sizeof text, format, given), MSG_NOSIGNAL);
+    va_end(given);
 }
 
 static void tell(const char *code, const char *of, int error)
 {
-    char text[128];
-
-    snprintf(text, sizeof text, "{\"code\":\"%s\",\"of\":\"%s\",\"error\":%d}\n", code, of, error);
-    say(text);
+    say("{\"code\":\"%s\",\"of\":\"%s\",\"error\":%d}\n", code, of, error);
 }
 
 static void fail(const char *code, const char *of, int error)
@@ -126,8 +120,6 @@ static void write_file(const char *path, const char *text)     /* where there is
     if (fd >= 0 && write(fd, text, strlen(text)) >= 0)
         close(fd);
 }
-
-/* -- what a job has of the machine ------------------------------------------------------------ */
 
 static void confine(const struct launch *launch)
 {
@@ -160,15 +152,6 @@ static void confine(const struct launch *launch)
     }
 }
 
-/* -- whose it is ------------------------------------------------------------------------------ */
-
-static int has_expired(const char *name)
-{
-    const struct spwd *entry = getspnam(name);
-
-    return entry && entry->sp_expire >= 0 && time(NULL) / 86400 >= entry->sp_expire;
-}
-
 static void new_keyring(int is_shared)
 {
     long serial = syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
@@ -182,13 +165,15 @@ static void new_keyring(int is_shared)
 static struct passwd *find_user(uid_t uid, gid_t *groups, int *count)
 {
     struct passwd *user;
+    const struct spwd *shadow;
 
     signal(SIGALRM, no_answer);
     alarm(ACCOUNT_WITHIN_S);
     user = getpwuid(uid);
     if (!user || getgrouplist(user->pw_name, user->pw_gid, groups, count) < 0)
         fail("no_account", "", 0);
-    if (has_expired(user->pw_name))
+    shadow = getspnam(user->pw_name);
+    if (shadow && shadow->sp_expire >= 0 && time(NULL) / 86400 >= shadow->sp_expire)
         fail("expired", "", 0);
     alarm(0);
     return user;
@@ -208,41 +193,19 @@ static void take_on(const struct passwd *user, const gid_t *groups, int count)
     new_keyring(0);
 }
 
-static void complete(char **environment, const char *name, const char *value)
-{
-    size_t length = strlen(name);
-
-    for (; *environment; environment++)
-        if (!strncmp(*environment, name, length) && (*environment)[length] == '=')
-            return;
-    if (asprintf(environment, "%s=%s", name, value) < 0)
-        fail("system", "", ENOMEM);
-}
-
-/* -- its files -------------------------------------------------------------------------------- */
-
-static void make_parents(const char *path)
-{
-    char parent[PATH_MAX] = "";
-    const char *end = strrchr(path, '/');
-
-    if (end && end > path) {
-        snprintf(parent, sizeof parent, "%.*s", (int)(end - path), path);
-        make_parents(parent);
-        if (!mkdir(parent, 0750) && chown(parent, -1, readers))
-            fail("output", "own", errno);
-    }
-}
-
 static int make_own(const struct launch *launch, const char *path)
 {
     int flags = O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
     mode_t mode = readers == (gid_t)-1 ? 0600 : 0640;
     int fd = open(path, flags, mode);
 
-    if (fd < 0 && (errno == EEXIST || errno == ENOENT)) {
-        unlink(path);           /* of an earlier try that never ran */
-        make_parents(path);     /* its disk was full as the anchor began */
+    if (fd < 0 && errno == ENOENT) {            /* its disk was full as the anchor began */
+        char *parent = strndup(path, strrchr(path, '/') - path);
+        if (parent && !mkdir(parent, 0750) && chown(parent, -1, readers))
+            fail("output", "own", errno);
+        fd = open(path, flags, mode);
+    } else if (fd < 0 && errno == EEXIST) {     /* of an earlier try that never ran */
+        unlink(path);
         fd = open(path, flags, mode);
     }
     if (fd < 0 || (launch->flags & HAS_USER && fchown(fd, launch->uid, readers)))
@@ -299,21 +262,17 @@ static int open_output(const char *path, const char *of)
     return fd;
 }
 
-/* -- from clone to execve --------------------------------------------------------------------- */
-
 static struct launch *read_launch(void)
 {
-    uint32_t size, done = 0;
+    uint32_t size;
     struct launch *launch;
 
     if (recv(line, &size, sizeof size, MSG_PEEK | MSG_WAITALL) != sizeof size)
         _exit(0);
-    launch = malloc(size);
-    for (ssize_t part; launch && done < size; done += part)
-        if ((part = read(line, (char *)launch + done, size - done)) <= 0)
-            _exit(0);
-    if (!launch)
+    if (!(launch = malloc(size)))
         fail("system", "", ENOMEM);
+    if (recv(line, launch, size, MSG_WAITALL) != size)
+        _exit(0);
     return launch;
 }
 
@@ -331,64 +290,39 @@ static uint64_t start_ticks(void)       /* field 22 of proc_pid_stat(5) */
     return strtoull(at, NULL, 10);
 }
 
-static void append_exec(const char *key, uint64_t ticks)
-{
-    char *end;
-    struct timespec now;
-    uint32_t sum = ~0u;
-    struct record exec = {.kind = EXEC, .pid = getpid(), .ticks = ticks};
-
-    exec.job = strtoull(key, &end, 10);
-    exec.attempt = strtoul(end + 1, NULL, 10);
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    exec.at_us = now.tv_sec * 1000000ull + now.tv_nsec / 1000;
-    for (const uint8_t *byte = (uint8_t *)&exec; byte < (uint8_t *)&exec.sum; byte++) {
-        sum ^= *byte;
-        for (int bit = 0; bit < 8; bit++)
-            sum = sum >> 1 ^ (sum & 1 ? 0xEDB88320 : 0);    /* CRC-32, as zlib has it */
-    }
-    exec.sum = ~sum;
-    if (write(ledger, &exec, sizeof exec) != sizeof exec)
-        fail("ledger_full", "", 0);
-}
-
-static int execute(char **words, char **environment)
+static int execute(char **words)
 {
     int saved = 0;
     char path[PATH_MAX];
-    const char *part = "/bin:/usr/bin";
+    const char *part = getenv("PATH") ? getenv("PATH") : "/bin:/usr/bin";
 
     if (strchr(*words, '/')) {
-        execve(*words, words, environment);
+        execve(*words, words, environ);
         return errno;
     }
-    for (char **each = environment; *each; each++)
-        if (!strncmp(*each, "PATH=", 5))
-            part = *each + 5;
     for (size_t length; part; part = part[length] ? part + length + 1 : NULL) {
         length = strcspn(part, ":");
         snprintf(path, sizeof path, "%.*s%s%s", (int)length, part, length ? "/" : "", *words);
-        execve(path, words, environment);
+        execve(path, words, environ);
         if (!saved && errno != ENOENT && errno != ENOTDIR)
             saved = errno;
     }
     return saved ? saved : ENOENT;
 }
 
-static void be_the_job(const char *key)
+static void be_the_job(void)
 {
     static gid_t groups[MOST_GROUPS];
     int count = MOST_GROUPS, null, own, out, err;
     struct passwd *user = NULL;
-    char go[2], ready[64];
+    char exec[RECORD_BYTES];
 
     reach("child.begun");
     struct launch *launch = read_launch();
     uint32_t total = 4 + launch->words + launch->variables;
-    char **text = calloc(total + 2 + ADDED, sizeof *text), *at = (char *)(launch + 1);
+    char **text = calloc(total + 2, sizeof *text), *at = (char *)(launch + 1), **words = text + 4;
     if (!text)
         fail("system", "", ENOMEM);
-    char **words = text + 4, **environment = words + launch->words + 1;
     for (uint32_t i = 0; i < total; i++, at += strlen(at) + 1)
         text[i < 4 + launch->words ? i : i + 1] = at;
     const char *directory = text[0], *to_out = text[1], *to_err = text[2], *to_own = text[3];
@@ -403,13 +337,15 @@ static void be_the_job(const char *key)
         dup2(make_own(launch, report), REPORT_FD);
     }
     own = *to_out || !*to_own ? -1 : make_own(launch, to_own);
-    if (user) {
+    if (user)
         take_on(user, groups, count);
-        complete(environment, "HOME", user->pw_dir);
-        complete(environment, "USER", user->pw_name);
-        complete(environment, "LOGNAME", user->pw_name);
-        complete(environment, "SHELL", *user->pw_shell ? user->pw_shell : "/bin/sh");
-        complete(environment, "PATH", "/usr/local/bin:/usr/bin:/bin");
+    environ = words + launch->words + 1;        /* not before: libraries look into it */
+    if (user) {
+        setenv("HOME", user->pw_dir, 0);
+        setenv("USER", user->pw_name, 0);
+        setenv("LOGNAME", user->pw_name, 0);
+        setenv("SHELL", *user->pw_shell ? user->pw_shell : "/bin/sh", 0);
+        setenv("PATH", "/usr/local/bin:/usr/bin:/bin", 0);
     }
     umask(launch->umask);
     if (chdir(directory))
@@ -423,19 +359,19 @@ static void be_the_job(const char *key)
         fail("system", "", errno);
     uint64_t ticks = start_ticks();
     reach("child.prepared");
-    snprintf(ready, sizeof ready, "{\"pid\":%d,\"ready\":true}\n", getpid());
-    say(ready);
-    if (read(line, go, sizeof go) != sizeof go)
+    say("{\"pid\":%d,\"ticks\":%" PRIu64 "}\n", getpid(), ticks);
+    if (read(line, exec, sizeof exec) != sizeof exec)
         _exit(0);
     reach("child.let_go");
-    append_exec(key, ticks);
+    if (write(ledger, exec, sizeof exec) != sizeof exec)
+        fail("ledger_full", "", 0);
     reach("child.recorded");
     for (uint32_t i = 0; i < launch->limits; i++) {     /* last: none is to hurt what is above */
         struct rlimit limit = {launch->limit[i].soft, launch->limit[i].hard};
         if (setrlimit(launch->limit[i].number, &limit))
             fail("system", "", errno);
     }
-    int error = execute(words, environment);
+    int error = execute(words);
     int is_there = error == ENOENT && strchr(*words, '/') && !access(*words, F_OK);
     tell("exec", is_there ? "interpreter" : "", error);
     _exit(error == ENOENT ? 127 : 126);
@@ -464,6 +400,7 @@ int main(int count, char **given)
 {
     struct sigaction nothing = {.sa_handler = do_nothing, .sa_flags = SA_RESTART};
 
+    faults = getenv("IOD_FAULTS");
     if (count != 4 && count != 5)
         return 2;                               /* launch.py: NO_ARGUMENTS */
     int orders = fcntl(atoi(given[1]), F_DUPFD_CLOEXEC, REPORT_FD + 1);
@@ -481,19 +418,19 @@ int main(int count, char **given)
     sigaction(SIGHUP, &nothing, NULL);
     if (count == 5) {
         line = orders;
-        be_the_job(given[4]);
+        be_the_job();
     }
     for (;;) {
-        char key[128] = "";
+        char order;
         union { char space[CMSG_SPACE(2 * sizeof(int))]; struct cmsghdr align; } control;
-        struct iovec part = {key, sizeof key - 1};
-        struct msghdr order = {
+        struct iovec part = {&order, 1};
+        struct msghdr message = {
             .msg_iov = &part, .msg_iovlen = 1,
             .msg_control = &control, .msg_controllen = sizeof control,
         };
-        if (recvmsg(orders, &order, MSG_CMSG_CLOEXEC) <= 0)
+        if (recvmsg(orders, &message, MSG_CMSG_CLOEXEC) <= 0)
             return 0;
-        struct cmsghdr *header = CMSG_FIRSTHDR(&order);
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
         if (!header || header->cmsg_len != CMSG_LEN(2 * sizeof(int)))
             continue;
         int fds[2];
@@ -503,7 +440,7 @@ int main(int count, char **given)
         pid_t pid = clone_into(fds[1]);
         if (pid == 0) {
             close(orders);
-            be_the_job(key);
+            be_the_job();
         }
         if (pid < 0)
             tell("no_process", "", errno);

@@ -19,14 +19,13 @@ import stat
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from iodaemon.supervisor import ledger as records
 from iodaemon.supervisor import protocol, syscalls
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.launch import (
     ACCOUNT_WITHIN_S,
-    GO,
     IS_LEDGER,
     LAUNCHER,
     LINKS,
@@ -37,15 +36,14 @@ from iodaemon.supervisor.launch import (
     Launch,
     unpack,
     unsigned,
-)
-from iodaemon.supervisor.ledger import Record, parse_key
+)  # fmt: skip
+from iodaemon.supervisor.ledger import RECORD_BYTES
 from iodaemon.supervisor.protocol import Message
 from iodaemon.supervisor.reap import parse_start_ticks, read_small
 
 if TYPE_CHECKING:
     import pwd
 
-_ORDER_BYTES: Final = 128
 _FD_BYTES: Final = socket.CMSG_SPACE(2 * 4)
 _REPORT_FD: Final = 3
 _OUTPUT: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
@@ -59,9 +57,17 @@ _SIZE: Final = struct.Struct("<I")
 class LaunchError(Exception):
     """The command cannot be run; arguments as for ``launch.explain``."""
 
-    def __init__(self, code: str, error: int | None = 0, of: str = "") -> None:
+    def __init__(self, code: str, error: int = 0, of: str = "") -> None:
         super().__init__(code)
-        self.said: Message = {"code": code, "error": error or 0, "of": of}
+        self.said: Message = {"code": code, "error": error, "of": of}
+
+
+@contextlib.contextmanager
+def _told_as(code: str, of: str = "") -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # of setrlimit, which may not be raised
+        raise LaunchError(code, getattr(error, "errno", None) or errno.EPERM, of) from error
 
 
 def main() -> None:
@@ -69,7 +75,7 @@ def main() -> None:
     line_fd, ledger = _begin(int(sys.argv[1]), int(sys.argv[2]))
     line, readers = socket.socket(fileno=line_fd), int(sys.argv[3])
     while True:
-        order, parts, _, _ = line.recvmsg(_ORDER_BYTES, _FD_BYTES, socket.MSG_CMSG_CLOEXEC)
+        order, parts, _, _ = line.recvmsg(1, _FD_BYTES, socket.MSG_CMSG_CLOEXEC)
         if not order:
             return
         reach("launcher.received")
@@ -82,7 +88,7 @@ def main() -> None:
         if pid == 0:
             try:
                 line.close()
-                _become_job(order.decode(), job_line, ledger, readers)
+                _become_job(job_line, ledger, readers)
             finally:
                 os._exit(1)
         reach("launcher.cloned")
@@ -90,10 +96,10 @@ def main() -> None:
             os.close(fd)
 
 
-def become_first(key: str, job_line: int, ledger: int, readers: int) -> NoReturn:
+def become_first(job_line: int, ledger: int, readers: int) -> NoReturn:
     """Be the first process of a job, as the fork of its holder."""
     job_line, ledger = _begin(job_line, ledger)
-    _become_job(key, job_line, ledger, readers)
+    _become_job(job_line, ledger, readers)
 
 
 def _begin(*given: int) -> list[int]:
@@ -107,9 +113,8 @@ def _begin(*given: int) -> list[int]:
     return kept
 
 
-def _become_job(key: str, line: int, ledger: int, readers: int) -> NoReturn:
-    """One straight path to ``execve``; every step that may wait is before ``ready``."""
-    pid = os.getpid()
+def _become_job(line: int, ledger: int, readers: int) -> NoReturn:
+    """One straight path to ``execve``; every step that may wait is before it is ready."""
     try:
         reach("child.begun")
         launch = unpack(_read_record(line))
@@ -122,29 +127,28 @@ def _become_job(key: str, line: int, ledger: int, readers: int) -> NoReturn:
             _take_on(*account)
             environment = {**_describe(account[0]), **environment}
         os.umask(launch.umask)
-        try:
+        with _told_as("directory"):
             os.chdir(launch.directory)
-        except OSError as error:
-            raise LaunchError("directory", error.errno) from error
         _open_files(launch, output, ledger)
         ticks = parse_start_ticks(read_small("/proc/self/stat"))
         reach("child.prepared")
-        _say(line, {"pid": pid, "ready": True})
-        if os.read(line, len(GO)) != GO:
+        _say(line, {"pid": os.getpid(), "ticks": ticks})
+        exec_record = os.read(line, RECORD_BYTES)
+        if len(exec_record) != RECORD_BYTES:
             os._exit(0)
         reach("child.let_go")
-        record = Record(
-            records.EXEC, parse_key(key), pid, values=(ticks, 0, 0, 0, records.now_us())
-        )
-        if os.write(ledger, record.pack()) != records.RECORD_BYTES:
-            _fail(line, {"code": "ledger_full"})
+        if os.write(ledger, exec_record) != RECORD_BYTES:
+            _say(line, {"code": "ledger_full"})
+            os._exit(1)
         reach("child.recorded")
         for limit, pair in launch.rlimits.items():  # last: none of them is to hurt what is above
             resource.setrlimit(limit, pair)
     except LaunchError as error:
-        _fail(line, error.said)
+        _say(line, error.said)
+        os._exit(1)
     except OSError as error:
-        _fail(line, {"code": "system", "error": error.errno})
+        _say(line, {"code": "system", "error": error.errno})
+        os._exit(1)
     try:
         os.execvpe(launch.command[0], launch.command, environment)  # noqa: S606
     except OSError as error:
@@ -210,11 +214,6 @@ def _say(line: int, message: Message) -> None:
         os.write(line, protocol.encode(message))
 
 
-def _fail(line: int, said: Message) -> NoReturn:
-    _say(line, said)
-    os._exit(1)
-
-
 def _read_record(line: int) -> bytes:
     """The end of the socketpair ends the process."""
     data = bytearray()
@@ -240,21 +239,17 @@ def _confine(launch: Launch) -> None:
     _write_file("/proc/self/oom_score_adj", 0)  # the supervisor may be spared
     with contextlib.suppress(OSError):  # a user may not go below its niceness
         os.setpriority(os.PRIO_PROCESS, 0, launch.nice)
-    try:
-        if launch.cpus:
+    if launch.cpus:
+        with _told_as("cpus"):
             os.sched_setaffinity(0, launch.cpus)
-    except OSError as error:
-        raise LaunchError("cpus", error.errno) from error
     syscalls.prefer_memory_nodes(launch.memory_nodes)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft = launch.open_files if hard == resource.RLIM_INFINITY else min(launch.open_files, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     for limit, pair in launch.rlimits.items():  # may be raised by root only
         soft, hard = resource.getrlimit(limit)
-        try:
+        with _told_as("limit"):
             resource.setrlimit(limit, (soft, max(hard, pair[1], key=unsigned)))
-        except (OSError, ValueError) as error:
-            raise LaunchError("limit", getattr(error, "errno", errno.EPERM)) from error
 
 
 def _open_own_files(launch: Launch, readers: int) -> int:
@@ -272,21 +267,18 @@ def _make_file(path: str, uid: int | None, readers: int) -> int:
     """Nothing is taken over that lies there from another attempt."""
     mode = 0o600 if readers < 0 else 0o640
     os.umask(0)
-    try:
+    with _told_as("output", "own"):
         try:
             fd = os.open(path, _OWN, mode)
         except FileExistsError:  # of an earlier try that never ran
             os.unlink(path)
             fd = os.open(path, _OWN, mode)
         except FileNotFoundError:  # its disk was full as the anchor began
-            os.umask(0o027)
-            os.makedirs(directory := os.path.dirname(path))
+            os.mkdir(directory := os.path.dirname(path), 0o750)
             os.chown(directory, -1, readers)
             fd = os.open(path, _OWN, mode)
         if uid is not None:
             os.fchown(fd, uid, readers)
-    except OSError as error:
-        raise LaunchError("output", error.errno, "own") from error
     return fd
 
 
@@ -312,7 +304,7 @@ def _open_output(path: str, of: str, ledger: int) -> int:
     (/tmp), what somebody else put there is refused, as where fs.protected_symlinks and its siblings
     are set.
     """
-    try:
+    with _told_as("output", of):
         _refuse_strangers(path, of, None)
         fd = syscalls.open_without_magic(path, _OUTPUT, 0o666)
         found = os.fstat(fd)
@@ -322,8 +314,6 @@ def _open_output(path: str, of: str, ledger: int) -> int:
         if stat.S_ISREG(found.st_mode):
             os.ftruncate(fd, 0)
         os.set_blocking(fd, True)
-    except OSError as error:
-        raise LaunchError("output", error.errno, of) from error
     return fd
 
 

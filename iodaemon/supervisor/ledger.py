@@ -3,14 +3,12 @@
 Each record has 64 bytes and a checksum. ``EXEC`` is written by the job's own child just before
 ``execve``: without it the attempt never ran. ``EXIT`` is written before the process is waited for,
 ``USE`` after that, so that no death of the writer loses how a job ended; without the ``USE`` of
-its first process the bytes of an attempt are "at least". ``CANCEL`` belongs to the ``USE`` that
-follows it, and is written where there is something to tell. Appends of several processes do not mix
-(O_APPEND); a record that is cut or damaged is skipped. ``HOLD`` is written without cgroups, by the
-process that holds a job, before it makes the job's own.
+its first process the bytes of an attempt are "at least". ``HOLD`` is written without cgroups, by
+the process that holds a job, before it makes the job's own. Appends of several processes do not mix
+(O_APPEND); a record that is cut or damaged is skipped.
 
-A ``USE`` or ``CANCEL`` contains all that its writer has taken in of an attempt so far. So of each
-writer the last one counts, a record that is read twice changes nothing, and the total is the sum
-over the writers.
+A ``USE`` contains all that its writer has taken in of an attempt so far. So of each writer the last
+one counts, a record that is read twice changes nothing, and the total is the sum over the writers.
 
 Pages whose records are all superseded, or of forgotten attempts, are given back to tmpfs by
 punching holes, so offsets never change. Room for the records of all that runs is allocated ahead:
@@ -26,6 +24,7 @@ import stat
 import struct
 import time
 import zlib
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from iodaemon.supervisor import syscalls
@@ -35,13 +34,15 @@ EXEC: Final = 2
 EXIT: Final = 3
 USE: Final = 4
 HOLD: Final = 5
-CANCEL: Final = 6
 MAIN: Final = 1
 """Flag of ``USE``: the attempt's first process was waited for."""
 AT_LEAST: Final = 2
 """Flag of ``USE``: the kernel itself reaped children of the job; their bytes are unknown."""
 RECORD_BYTES: Final = 64
-_FIELDS: Final = struct.Struct("<BBHIQIQQQQQ")
+_FIELDS: Final = struct.Struct("<BBIQI42s")
+_VALUES, _VALUE_BYTES = 6, 7
+_FORM: Final = 2
+"""Begins the checksum: records of another form, as of an earlier release, are skipped."""
 _SUM: Final = struct.Struct("<I")
 _PAGE: Final = 4096
 _BLOCK: Final = 64 * 1024
@@ -49,7 +50,7 @@ _SWEEP: Final = 128
 """Records that are read, or attempts forgotten, between two looks for pages to give back."""
 _AHEAD: Final = 16 * 1024
 """Bytes that are allocated beyond what is needed."""
-_MOST_U64: Final = (1 << 64) - 1
+_MOST: Final = (1 << 8 * _VALUE_BYTES) - 1
 _MAX_JOB: Final = (1 << 63) - 1
 _MAX_ATTEMPT: Final = (1 << 31) - 1
 
@@ -99,34 +100,32 @@ class Record(NamedTuple):
     """One record.
 
     ``pid`` is the attempt's first process, 0 in an EXEC of the supervisor, which found it running
-    without one; of USE and CANCEL, who wrote it. ``values`` of USE are a ``Use`` but for
-    ``cancelled_bytes``, which is the first one of CANCEL; of all others the last one is the time,
-    of EXEC and HOLD the first one the start ticks.
+    without one; of USE, who wrote it. ``values`` are at most six numbers below 2**56: of EXEC the
+    start ticks and the time, of EXIT the status as wait(2) has it and the time, of HOLD the start
+    ticks, of USE a ``Use``.
     """
 
     kind: int
     key: Key
     pid: int = 0
-    status: int = 0
     flags: int = 0
-    values: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+    values: Sequence[int] = ()
 
     def pack(self) -> bytes:
-        values = (min(max(0, value), _MOST_U64) for value in self.values)
-        numbers = (self.kind, self.flags, self.status, self.pid, *self.key, *values)
-        data = _FIELDS.pack(*numbers)
-        return data + _SUM.pack(zlib.crc32(data))
+        values = (*self.values, *[0] * (_VALUES - len(self.values)))
+        raw = b"".join(min(max(0, n), _MOST).to_bytes(_VALUE_BYTES, "little") for n in values)
+        data = _FIELDS.pack(self.kind, self.flags, self.pid, *self.key, raw)
+        return data + _SUM.pack(zlib.crc32(data, _FORM))
 
 
 def unpack(data: bytes) -> Record | None:
     """None: the record is damaged."""
-    if len(data) != RECORD_BYTES or _SUM.unpack_from(data, 60)[0] != zlib.crc32(data[:60]):
+    if len(data) != RECORD_BYTES or _SUM.unpack_from(data, 60)[0] != zlib.crc32(data[:60], _FORM):
         return None
-    kind, flags, status, pid, job, attempt, *values = _FIELDS.unpack_from(data)
-    first, second, third, fourth, fifth = values
-    return Record(
-        kind, Key(job, attempt), pid, status, flags, (first, second, third, fourth, fifth)
-    )
+    kind, flags, pid, job, attempt, raw = _FIELDS.unpack_from(data)
+    places = range(0, len(raw), _VALUE_BYTES)
+    values = [int.from_bytes(raw[at : at + _VALUE_BYTES], "little") for at in places]
+    return Record(kind, Key(job, attempt), pid, flags, values)
 
 
 def now_us() -> int:
@@ -158,14 +157,6 @@ class Entry:
         """Of all that was waited for, by whomever."""
         return Use(*map(sum, zip(*self.uses.values(), strict=True))) if self.uses else Use()
 
-    @property
-    def at_least(self) -> bool:
-        return bool(self.flags & AT_LEAST)
-
-    @property
-    def has_main_use(self) -> bool:
-        return bool(self.flags & MAIN)
-
 
 class Ledger:
     """The open file and what was read of it so far.
@@ -181,7 +172,7 @@ class Ledger:
         self.changed: set[Key] = set()
         """Attempts of which something was read; whoever acts on that removes them."""
         self.identity = ""
-        self._boot = (0, 0)
+        self._boot: tuple[int, ...] = ()
         self._read_at = 0
         self._ahead_to = 0
         self._knows_all = not from_end
@@ -236,7 +227,7 @@ class Ledger:
     def _apply(self, record: Record, page: int | None) -> None:
         if record.kind == OPEN:
             self.identity = f"{record.values[0]:016x}"
-            self._boot = record.values[1:3]
+            self._boot = tuple(record.values[1:3])
             return
         entry = self.entries.setdefault(record.key, Entry())
         if page is not None:
@@ -244,24 +235,19 @@ class Ledger:
         entry.has_run |= record.kind in (EXEC, EXIT)
         if record.kind == EXEC and record.pid:
             entry.pid = record.pid
-            entry.ticks, *_, entry.started_us = record.values
+            entry.ticks, entry.started_us = record.values[:2]
             if entry.status is None:
                 self.running[record.pid] = record.key
         elif record.kind == EXIT and entry.status is None:
-            entry.status, entry.exited_us = record.status, record.values[4]
+            entry.status, entry.exited_us = record.values[:2]
             if self.running.get(record.pid) == record.key:
                 del self.running[record.pid]
         elif record.kind == HOLD:
             entry.holder = record.pid, record.values[0]
         elif record.kind == USE:
-            self._raise_use(entry, record.pid, Use(*record.values))
+            before = entry.uses.get(record.pid, Use())  # what was owed is read late
+            entry.uses[record.pid] = Use(*map(max, before, record.values))
             entry.flags |= record.flags
-        elif record.kind == CANCEL:
-            self._raise_use(entry, record.pid, Use(cancelled_bytes=record.values[0]))
-
-    def _raise_use(self, entry: Entry, writer: int, use: Use) -> None:
-        before = entry.uses.get(writer, Use())  # what was owed is read late
-        entry.uses[writer] = Use(*map(max, before, use))
 
     def append(self, record: Record) -> None:
         """Append it now; on a full tmpfs when there is room. In memory it is true at once."""
@@ -274,9 +260,7 @@ class Ledger:
         """Append what the calling process has taken in of an attempt, this and all before."""
         entry, writer = self.entries.get(key) or Entry(), os.getpid()
         total = entry.uses.get(writer, Use()).plus(use)
-        if use.cancelled_bytes:
-            self.append(Record(CANCEL, key, writer, values=(total.cancelled_bytes, 0, 0, 0, 0)))
-        self.append(Record(USE, key, writer, 0, entry.flags | flags, total[:5]))
+        self.append(Record(USE, key, writer, entry.flags | flags, total))
 
     def _pay(self) -> None:
         """Append what is owed, as long as there is room."""
@@ -344,7 +328,7 @@ def read_boot_id() -> str:
 
 def _boot_numbers() -> tuple[int, int]:
     digits = read_boot_id().replace("-", "")
-    return int(digits[:16], 16), int(digits[16:], 16)
+    return int(digits[:14], 16), int(digits[14:28], 16)
 
 
 def let_read(fd: int, gid: int | None) -> None:
@@ -357,8 +341,7 @@ def let_read(fd: int, gid: int | None) -> None:
 def open_ledger(path: str) -> Ledger:
     """The ledger of this boot at this path. One of an earlier boot is renamed to ``PATH.old``.
 
-    Raises:
-        OSError: it cannot be made, or is no file of the caller's own.
+    Raises OSError: it cannot be made, or is no file of the caller's own.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
@@ -375,7 +358,7 @@ def open_ledger(path: str) -> Ledger:
             os.rename(path, f"{path}.old")
             continue
         if not ledger.identity:
-            values = (int.from_bytes(os.urandom(8)), *_boot_numbers(), 0, now_us())
+            values = (int.from_bytes(os.urandom(_VALUE_BYTES)), *_boot_numbers())
             os.write(fd, Record(OPEN, Key(0, 0), values=values).pack())
             ledger.catch_up()
         return ledger

@@ -9,6 +9,7 @@ import contextlib
 import os
 import select
 import socket
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
@@ -16,21 +17,22 @@ from typing import Final
 from iodaemon.supervisor import anchor as root
 from iodaemon.supervisor import protocol
 from iodaemon.supervisor.anchor import Config, Shared
-from iodaemon.supervisor.identity import peer_of
 from iodaemon.supervisor.protocol import LineReader, Message, Silence
-from iodaemon.supervisor.syscalls import say
+from iodaemon.supervisor.syscalls import peer_of, say
 
 AT_ONCE: Final = 32
 """Events between two looks at the daemon's line."""
 _READ_BYTES: Final = 1 << 16
+_LONGEST_S: Final = 3600.0
 
 
 class Loop:
-    """An epoll whose events are calls."""
+    """An epoll whose events are calls, and calls that are due at some time."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[], None]] = {}
+        self._due: dict[object, tuple[float, Callable[[], None]]] = {}
         self.is_behind = False
         """Whether there may be more to do than ``AT_ONCE``."""
 
@@ -42,16 +44,31 @@ class Loop:
         del self._handlers[fd]
         self._epoll.unregister(fd)
 
-    def listen(self, fd: int, *, is_wanted: bool) -> None:
-        """Call its handler again, or for the time being not."""
-        self._epoll.modify(fd, select.EPOLLIN if is_wanted else 0)
+    def want(self, fd: int, *, read: bool = True, write: bool = False) -> None:
+        """For what its handler is called from now on."""
+        self._epoll.modify(fd, select.EPOLLIN * read | select.EPOLLOUT * write)
 
-    def want_write(self, fd: int, *, is_wanted: bool) -> None:
-        self._epoll.modify(fd, select.EPOLLIN | (select.EPOLLOUT if is_wanted else 0))
+    def call_in(self, wait_s: float, name: object, work: Callable[[], None]) -> None:
+        """Call it once, then; or earlier, where it is to be called under this name earlier."""
+        due_s = time.monotonic() + wait_s
+        if name not in self._due or due_s < self._due[name][0]:
+            self._due[name] = due_s, work
 
-    def turn(self, wait_s: float) -> None:
-        """Wait, and call at most ``AT_ONCE`` handlers."""
-        events = self._epoll.poll(wait_s, AT_ONCE)
+    def drop(self, name: object) -> None:
+        self._due.pop(name, None)
+
+    def work_off(self) -> None:
+        """At most ``AT_ONCE`` calls that are due."""
+        now_s = time.monotonic()
+        for name in [name for name, (due_s, _) in self._due.items() if due_s <= now_s][:AT_ONCE]:
+            _, work = self._due.pop(name, (0.0, None))  # another one may have dropped it
+            if work is not None:
+                work()
+
+    def turn(self) -> None:
+        """Wait until something is due, and call at most ``AT_ONCE`` handlers of events."""
+        due_s = min((due_s for due_s, _ in self._due.values()), default=float("inf"))
+        events = self._epoll.poll(max(0.0, min(due_s - time.monotonic(), _LONGEST_S)), AT_ONCE)
         self.is_behind = len(events) == AT_ONCE
         for fd, _ in events:
             handler = self._handlers.get(fd)  # its number may be another's by now
@@ -59,31 +76,67 @@ class Loop:
                 handler()
 
 
+class Line:
+    """A connection that is never waited for. ``unsent`` is sent by ``flush``, now or once the other
+    side reads; until then its handler is called when that is so.
+    """
+
+    def __init__(self, line: socket.socket, loop: Loop, handler: Callable[[], None]) -> None:
+        line.setblocking(False)  # noqa: FBT003
+        self._socket, self._loop = line, loop
+        self._is_blocked = False
+        self.unsent = bytearray()
+        self.reader = LineReader()
+        loop.add(line.fileno(), handler)
+
+    def flush(self) -> None:
+        if not (self.unsent or self._is_blocked):
+            return
+        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+            while self.unsent:
+                del self.unsent[: self._socket.send(self.unsent)]
+        if self._is_blocked != bool(self.unsent):
+            self._is_blocked = bool(self.unsent)
+            self._loop.want(self._socket.fileno(), write=self._is_blocked)
+
+    def receive(self) -> bytes | None:
+        """What has come; empty: the end. None: nothing."""
+        try:
+            return self._socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    def close(self) -> None:
+        self._loop.remove(self._socket.fileno())
+        self._socket.close()
+
+
 class DaemonLine:
-    """The listening sockets and at most one connection."""
+    """The listening sockets and at most one connection.
+
+    Attributes:
+        on_end: called where a connection has ended.
+        speaks: whether the daemon said hello in this protocol.
+    """
 
     def __init__(self, config: Config, shared: Shared, loop: Loop) -> None:
         self._config = config
         self.shared = shared
         self._loop = loop
         self.on_end: Callable[[], None] = lambda: None
-        """Called where a connection has ended."""
-        self._daemon: socket.socket | None = None
-        self._reader = LineReader()
-        self._unsent = bytearray()
-        self._is_blocked = self._is_readable = False
-        self.speaks = False
-        """Whether it said hello in this protocol."""
+        self._line: Line | None = None
+        self._is_readable = self.speaks = False
         self.silence = Silence(config.grace_s)
         self._listener = socket.socket(fileno=shared.listener)
-        self._second = socket.socket(fileno=shared.second) if shared.second >= 0 else None
-        for listener in (self._listener, self._second):
-            if listener is not None:
-                self._listen(listener)
+        self._listen(self._listener)
+        if shared.second >= 0:
+            self._listen(socket.socket(fileno=shared.second))
 
     @property
     def is_connected(self) -> bool:
-        return self._daemon is not None
+        return self._line is not None
 
     def _listen(self, listener: socket.socket) -> None:
         listener.setblocking(False)  # noqa: FBT003
@@ -98,21 +151,17 @@ class DaemonLine:
             line.close()
             return
         self._hang_up()
-        line.setblocking(False)  # noqa: FBT003
-        self._reader, self.speaks = LineReader(), False
-        self._daemon, self._is_blocked, self._is_readable = line, False, True
-        self._loop.add(line.fileno(), self._on_event)
+        self._line = Line(line, self._loop, self._on_event)
+        self._is_readable, self.speaks = True, False
 
     def _on_event(self) -> None:
         self._is_readable = True
 
     def _hang_up(self) -> None:
-        if self._daemon is not None:
-            self._loop.remove(self._daemon.fileno())
-            self._daemon.close()
-            self._daemon = None
+        if self._line is not None:
+            self._line.close()
+            self._line = None
             self.on_end()
-        self._unsent.clear()
 
     def keep_socket(self) -> bool:
         """Listen again where somebody removed the runtime directory, or the socket in it.
@@ -137,40 +186,32 @@ class DaemonLine:
         return False
 
     def send(self, message: Message) -> None:
-        if self._daemon is None:
+        """Send it at the end of this round."""
+        if self._line is None:
             return
-        if len(self._unsent) > protocol.MOST_UNSENT:
+        if len(self._line.unsent) > protocol.MOST_UNSENT:
             say("the daemon reads nothing; its line is closed")
             self._hang_up()
             return
-        self._unsent += protocol.encode(message)
+        self._line.unsent += protocol.encode(message)
 
     def flush(self) -> None:
-        """Send what there is, now or once the daemon reads; called in every round."""
-        if self._daemon is None or not (self._unsent or self._is_blocked):
-            return
-        with contextlib.suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
-            while self._unsent:
-                del self._unsent[: self._daemon.send(self._unsent)]
-        if self._is_blocked != bool(self._unsent):
-            self._is_blocked = bool(self._unsent)
-            self._loop.want_write(self._daemon.fileno(), is_wanted=self._is_blocked)
+        if self._line is not None:
+            self._line.flush()
 
     def hear(self) -> Iterator[bytes]:
         """The lines that can be read now."""
-        if self._daemon is None or not (self._is_readable or self._loop.is_behind):
+        line = self._line
+        if line is None or not (self._is_readable or self._loop.is_behind):
             return
         self._is_readable = False
-        try:
-            data = self._daemon.recv(_READ_BYTES)
-        except BlockingIOError:
+        data = line.receive()
+        if data is None:
             return
-        except OSError:
-            data = b""
         if data:
             self.silence.heard()
-            yield from self._reader.feed(data)
-            if self._reader.is_broken:
+            yield from line.reader.feed(data)
+            if line.reader.is_broken:
                 say("the daemon sent a line that is too long; its line is closed")
-        if not data or self._reader.is_broken:
+        if not data or line.reader.is_broken:
             self._hang_up()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import errno
 import os
@@ -10,30 +9,31 @@ import resource
 import socket
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from iodaemon.supervisor import anchor as root
 from iodaemon.supervisor import syscalls
 from iodaemon.supervisor.anchor import Config
 from iodaemon.supervisor.cgroup import Cgroups
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.supervisor.holder import fork_holder
+from iodaemon.supervisor.holder import Holders, fork_holder
 from iodaemon.supervisor.launch import NO_ARGUMENTS, PROGRAM
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.line import Loop
-from iodaemon.supervisor.process_tree import Holders
 from iodaemon.supervisor.protocol import Limits
 from iodaemon.supervisor.syscalls import say
 
+UNCOMPILED: Final = "IOD_PYTHON_LAUNCHER"
+"""A variable of the environment: set, the launcher in Python is used in any case."""
 _MOST_UNDER_WAY: Final = 64
 """Children between clone and ready. One that takes longer than ``_SLOW_S`` does not count."""
 _SLOW_S: Final = 1.0
 _RETRY_S: Final = 0.5
 _RESERVED_FDS: Final = 12
+_ORDER: Final = [b"1"]
 
-
-UNCOMPILED: Final = "IOD_PYTHON_LAUNCHER"
-"""A variable of the environment: set, the launcher in Python is used in any case."""
+Done = Callable[[socket.socket | OSError], None]
+"""Gets the supervisor's end of the child's line, or why there is no child."""
 
 
 def _is_compiled() -> bool:
@@ -48,14 +48,6 @@ def _is_compiled() -> bool:
     return False
 
 
-class Order(NamedTuple):
-    """One job to make. ``done`` gets the supervisor's end of the child's line, or an error."""
-
-    key: Key
-    limits: Limits
-    done: Callable[[socket.socket | OSError], None]
-
-
 class Orders:
     """Keeps a launcher, and gives it orders as long as it takes them."""
 
@@ -68,37 +60,63 @@ class Orders:
         self._readers = "-1" if config.daemon_gid is None else str(config.daemon_gid)
         self._is_compiled = _is_compiled()
         self._launched_s = 0.0
-        self._queue: collections.deque[Order] = collections.deque()
+        self._queue: dict[Key, tuple[Limits, Done]] = {}
         self._under_way: dict[Key, float] = {}
         self._most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._call_in(0.0)
 
-    def add(self, order: Order) -> None:
-        self._queue.append(order)
+    def add(self, key: Key, limits: Limits, done: Done) -> None:
+        self._queue[key] = limits, done
+        self._call_in(0.0)
 
-    def cancel(self, key: Key) -> None:
-        """Drop an order that was not given yet."""
-        self._queue = collections.deque(order for order in self._queue if order.key != key)
+    def _call_in(self, wait_s: float) -> None:
+        self._loop.call_in(wait_s, self, self.work_off)
 
     def is_over(self, key: Key) -> None:
-        """Its child is ready, or gone."""
-        self._under_way.pop(key, None)
+        """Its child is ready, or gone, or is not wanted any more."""
+        self._queue.pop(key, None)
+        if self._under_way.pop(key, None) and self._queue:
+            self._call_in(0.0)
 
-    def due_s(self) -> float:
-        """When there is something to do."""
-        due_s = self._launched_s + _RETRY_S if self._is_launcher_missing else float("inf")
-        if self._queue and len(self._under_way) >= _MOST_UNDER_WAY:
-            due_s = min(due_s, min(self._under_way.values()) + _SLOW_S)
-        return due_s
-
-    def keep_time(self) -> None:
-        """Start a launcher where there is none, and give it what waits."""
-        if self._is_launcher_missing and time.monotonic() >= self._launched_s + _RETRY_S:
+    def work_off(self) -> None:
+        """Start a launcher where there is none, and give it what waits as long as it takes that
+        and not too many are under way. Without cgroups there is none: this process forks a holder
+        for each job.
+        """
+        now_s = time.monotonic()
+        if self._is_launcher_missing:
+            if now_s < self._launched_s + _RETRY_S:
+                self._call_in(self._launched_s + _RETRY_S - now_s)
+                return
             self._start_launcher()
-        self._pump()
+        while self._queue and not self._is_launcher_missing:
+            if len(self._under_way) >= _MOST_UNDER_WAY:
+                slow = [key for key, s in self._under_way.items() if now_s - s >= _SLOW_S]
+                for key in slow:
+                    del self._under_way[key]
+                if not slow:
+                    self._call_in(min(self._under_way.values()) + _SLOW_S - now_s)
+                    return
+            key, (limits, done) = next(iter(self._queue.items()))
+            made: socket.socket | OSError
+            try:
+                made = self._give(key, limits)
+            except (BrokenPipeError, ConnectionResetError):
+                self._launched_s = min(self._launched_s, now_s - _RETRY_S)
+                self.close()
+                return
+            except OSError as error:
+                if self._launcher is not None and isinstance(error, BlockingIOError):
+                    self._loop.want(self._launcher.fileno(), write=True)
+                    return
+                made = error
+            else:
+                self._under_way[key] = time.monotonic()
+            del self._queue[key]
+            done(made)
 
     @property
     def _is_launcher_missing(self) -> bool:
-        """Without cgroups there is none: this process forks a holder for each job."""
         return self._launcher is None and self._means.are_children
 
     def _start_launcher(self) -> None:
@@ -115,7 +133,9 @@ class Orders:
             say(f"no launcher can be started ({error.strerror}); it is tried again")
             ours.close()
             while self._queue:
-                self._queue.popleft().done(error)
+                _, done = self._queue.pop(next(iter(self._queue)))
+                done(error)
+            self._call_in(_RETRY_S)
             return
         finally:
             theirs.close()
@@ -129,7 +149,8 @@ class Orders:
         try:
             self._launcher.recv(1)
         except BlockingIOError:
-            self._loop.want_write(self._launcher.fileno(), is_wanted=False)
+            self._loop.want(self._launcher.fileno())
+            self._call_in(0.0)
             return
         except OSError:
             pass
@@ -140,83 +161,40 @@ class Orders:
             self._loop.remove(self._launcher.fileno())
             self._launcher.close()
             self._launcher = None
+            self._call_in(0.0)
 
-    def _pump(self) -> None:
-        """Send orders to the launcher, as long as it takes them and not too many are under way."""
-        now_s = time.monotonic()
-        while self._queue and not self._is_launcher_missing:
-            if len(self._under_way) >= _MOST_UNDER_WAY:
-                slow = [key for key, s in self._under_way.items() if now_s - s >= _SLOW_S]
-                for key in slow:
-                    del self._under_way[key]
-                if not slow:
-                    return
-            order = self._queue.popleft()
-            try:
-                self._give(order)
-            except BlockingIOError as error:
-                if self._launcher is None:  # of a fork
-                    order.done(error)
-                    continue
-                self._queue.appendleft(order)
-                self._loop.want_write(self._launcher.fileno(), is_wanted=True)
-                return
-            except (BrokenPipeError, ConnectionResetError):
-                self._queue.appendleft(order)
-                self.close()
-                self._launched_s = min(self._launched_s, now_s - _RETRY_S)
-                return
-            except OSError as error:
-                order.done(error)
-
-    def _give(self, order: Order) -> None:
-        """Make what the job's process needs, and order it.
+    def _give(self, key: Key, limits: Limits) -> socket.socket:
+        """Make what the job's process needs, and order it; our end of its line.
 
         Raises:
             PlaceGoneError, OSError: not now.
         """
         ours, theirs = socket.socketpair()
-        try:
-            self._check_room(theirs.fileno())
-            cgroup, problems = self._means.prepare(order.key, order.limits)
-            for problem in problems:
-                say(f"job {order.key}: {problem}")
-            reach("supervisor.cgroup_made")
-            if cgroup is None:
-                fork_holder(
-                    order.key,
-                    theirs.fileno(),
-                    self._ledger,
-                    self._readers,
-                    self._config.grace_s,
-                    is_compiled=self._is_compiled,
-                )
-            else:
-                self._send_order(order.key, theirs.fileno(), cgroup)
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
+        with theirs:
+            # The kernel gives the lowest free number, so the last one tells how many are left. Each
+            # child under way will need one more, its pidfd, and so do the daemon and the anchor.
+            if theirs.fileno() + len(self._under_way) + _RESERVED_FDS >= self._most_files:
+                ours.close()
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            try:
+                self._order(key, limits, theirs.fileno())
+            except BaseException:
+                ours.close()
+                raise
         reach("supervisor.ordered")
-        ours.setblocking(False)  # noqa: FBT003
-        self._under_way[order.key] = time.monotonic()
-        order.done(ours)
+        return ours
 
-    def _send_order(self, key: Key, line: int, cgroup: int) -> None:
+    def _order(self, key: Key, limits: Limits, line: int) -> None:
+        cgroup, problems = self._means.prepare(key, limits)
+        for problem in problems:
+            say(f"job {key}: {problem}")
+        reach("supervisor.cgroup_made")
+        if cgroup is None:
+            grace_s, is_compiled = self._config.grace_s, self._is_compiled
+            fork_holder(key, line, self._ledger, self._readers, grace_s, is_compiled=is_compiled)
+            return
         assert self._launcher is not None
         try:
-            socket.send_fds(self._launcher, [str(key).encode()], [line, cgroup])
+            socket.send_fds(self._launcher, _ORDER, [line, cgroup])
         finally:
             os.close(cgroup)
-
-    def _check_room(self, highest: int) -> None:
-        """The kernel gives the lowest free number: the last one tells how many are left.
-
-        Each child under way will need one more, its pidfd.
-
-        Raises:
-            OSError: EMFILE: what runs, and the daemon's line, need the rest.
-        """
-        if highest + len(self._under_way) + _RESERVED_FDS >= self._most_files:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

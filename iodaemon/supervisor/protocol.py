@@ -119,11 +119,7 @@ class Limits(NamedTuple):
 
 
 def field(message: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
-    """A field of this very type; its default where it is missing or null.
-
-    Raises:
-        BadInputError: it is of another type.
-    """
+    """A field of this very type (else BadInputError); its default where it is missing or null."""
     value = message.get(name)
     if value is None:
         return default
@@ -140,10 +136,10 @@ def number(message: Mapping[str, Any], name: str, least: int, most: int) -> int 
     return value  # type: ignore[no-any-return]
 
 
-def numbers(message: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    """A list of small numbers, such as CPUs; empty where it is missing."""
+def numbers(message: Mapping[str, Any], name: str, end: int = 1 << 16) -> tuple[int, ...]:
+    """A list of numbers below an end, such as CPUs; empty where it is missing."""
     values = field(message, name, list, [])
-    if not all(type(value) is int and 0 <= value < 1 << 16 for value in values):
+    if not all(type(value) is int and 0 <= value < end for value in values):
         raise BadInputError(f"{name} are no numbers: {str(values)[:_SHOWN]}")
     return tuple(values)
 

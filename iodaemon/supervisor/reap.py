@@ -1,9 +1,11 @@
-"""Taking in children that have ended: how they ended, what they used, and whose they were.
+"""Looking at processes, signalling them, and taking in children that have ended.
 
-One code for supervisor, anchor and holder. For each child: its job (the cgroup of the zombie, or
-the first process that the ledger names), the ``EXIT`` record, wait4(2), and the ``USE`` record.
-What a child used is the difference of /proc/self/io around wait4 (kernel/exit.c,
-wait_task_zombie), which holds for children of any user and includes what they had waited for.
+One code for supervisor, anchor and holder. Of what lives only ``status``, ``children`` and
+``cgroup`` of /proc/PID are read, which answer also behind an ``execve`` that hangs. For each child
+that has ended: its job (the cgroup of the zombie, or the first process that the ledger names), the
+``EXIT`` record, wait4(2), and the ``USE`` record. What a child used is the difference of
+/proc/self/io around wait4 (kernel/exit.c, wait_task_zombie), which holds for children of any user
+and includes what they had waited for.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from iodaemon.supervisor import ledger as records
@@ -23,13 +25,15 @@ _SIGCHLD_BIT: Final = 1 << 16
 _PEEK: Final = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _EXIT_CODE: Final = 49
 """Field 52 of proc_pid_stat(5), counted from the state."""
+_MOST_PASSES: Final = 20
+_IO_LABELS: Final = [
+    *(b"rchar:", b"wchar:", b"syscr:", b"syscw:"),
+    *(b"read_bytes:", b"write_bytes:", b"cancelled_write_bytes:"),
+]
 
 
 def read_small(path: str) -> bytes:
-    """A file of /proc or of a cgroup; three system calls where it is small.
-
-    A process with hundreds of groups has a ``status`` that is not.
-    """
+    """A file of /proc or of a cgroup: the status of a process with hundreds of groups has pages."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = part = os.read(fd, _SMALL)
@@ -39,13 +43,6 @@ def read_small(path: str) -> bytes:
         return data
     finally:
         os.close(fd)
-
-
-_IO_LABELS: Final = [
-    *(b"rchar:", b"wchar:", b"syscr:", b"syscw:"),
-    *(b"read_bytes:", b"write_bytes:", b"cancelled_write_bytes:"),
-]
-_IO_WORDS: Final = 2 * len(_IO_LABELS)
 
 
 def parse_io(text: bytes) -> Use:
@@ -60,9 +57,10 @@ def parse_io(text: bytes) -> Use:
         ValueError: it is none, or of a kernel that does not count bytes.
     """
     words = text.split()
-    if words[:_IO_WORDS:2] != _IO_LABELS:
+    end = 2 * len(_IO_LABELS)
+    if words[:end:2] != _IO_LABELS:
         raise ValueError("not the seven lines of /proc/PID/io")
-    rchar, wchar, reads, writes, read, written, cancelled = map(int, words[1:_IO_WORDS:2])
+    rchar, wchar, reads, writes, read, written, cancelled = map(int, words[1:end:2])
     return Use(read, written, reads + writes, 0, rchar + wchar, cancelled)
 
 
@@ -72,7 +70,7 @@ def parse_start_ticks(stat: bytes) -> int:
 
 
 class State(NamedTuple):
-    """What is said of a process by /proc/PID/status, which answers also behind ``execve``.
+    """What /proc/PID/status says of a process.
 
     ``letter`` is as in ps(1), ``session`` the number of its session's first process.
     """
@@ -86,10 +84,7 @@ class State(NamedTuple):
 
 
 def read_status(task: int | str) -> dict[bytes, bytes]:
-    """The fields of the status of a process, or of a thread by ``PID/task/TID``; none: it is gone.
-
-    This never blocks.
-    """
+    """The status of a process, or of a thread by ``PID/task/TID``, by field; empty: it is gone."""
     try:
         text = read_small(f"/proc/{task}/status")
     except OSError:
@@ -126,6 +121,55 @@ def has_started_at(pid: int, ticks: int) -> bool:
         return False
 
 
+def children_of(pid: int) -> list[int]:
+    """Children of all threads of a process (proc_tid_children(5))."""
+    children: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as file:
+                children += map(int, file.read().split())
+    return sorted(children)
+
+
+def tree_of(tops: Iterable[int]) -> list[int]:
+    """These processes and all below them, parents first."""
+    found: dict[int, None] = {}
+    level = list(tops)
+    while level := [pid for pid in dict.fromkeys(level) if pid not in found]:
+        found.update(dict.fromkeys(level))
+        level = [child for pid in level for child in children_of(pid)]
+    return list(found)
+
+
+def send(pids: Iterable[int], number: int, belongs: Callable[[int], bool]) -> None:
+    """A signal to those that still belong: it is asked once the pidfd is open, so that the number
+    cannot be another process's by then.
+    """
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError, PermissionError):
+            pidfd = os.pidfd_open(pid)
+            try:
+                if belongs(pid):
+                    signal.pidfd_send_signal(pidfd, number)
+            finally:
+                os.close(pidfd)
+
+
+def send_to_all(find: Callable[[], list[int]], number: int, belongs: Callable[[int], bool]) -> None:
+    """A signal to each that is found once, also to what is forked meanwhile, in bounded passes.
+
+    They are found parents first; SIGCONT goes leaf first, or a shell believes that its child
+    stopped.
+    """
+    told: set[int] = set()
+    for _ in range(_MOST_PASSES):
+        new = [pid for pid in find() if pid not in told]
+        if not new:
+            return
+        told.update(new)
+        send(new[::-1] if number == signal.SIGCONT else new, number, belongs)
+
+
 class Ended(NamedTuple):
     """A child that was taken in. ``key`` is None if it belonged to no job."""
 
@@ -134,10 +178,9 @@ class Ended(NamedTuple):
 
 
 class Reaper:
-    """Takes in the caller's children and appends what is to be known of them.
+    """Takes in the caller's children and appends what is to be known of them to the ledger.
 
     Args:
-        ledger: where to.
         key_of_cgroup: the job of the text of a zombie's /proc/PID/cgroup; None: no job's.
         only: of a holder: the job that every child belongs to.
     """
@@ -151,14 +194,14 @@ class Reaper:
         self._ledger = ledger
         self._key_of_cgroup = key_of_cgroup
         self._only = only
-        self._own_io = _open_own_io()
+        self._own_io = -1  # some kernels count no bytes
+        with contextlib.suppress(OSError):
+            self._own_io = os.open("/proc/self/io", os.O_RDONLY | os.O_CLOEXEC)
 
     def take_pidfd(self, pidfd: int, key: Key | None) -> Ended | None:
         """Take in the child of this pidfd; None: not yet, for example because it is traced.
 
-        Args:
-            pidfd: of the child.
-            key: the job whose first process it is. None: its cgroup says whose it is.
+        ``key`` is the job whose first process it is. None: its cgroup says whose it is.
         """
         try:
             info = os.waitid(os.P_PIDFD, pidfd, _PEEK)
@@ -169,15 +212,10 @@ class Reaper:
     def scan(self, most: int) -> tuple[list[Ended], bool]:
         """Take in at most so many children of any kind; and whether there may be more."""
         taken: list[Ended] = []
-        for _ in range(most):
-            try:
-                info = os.waitid(os.P_ALL, 0, _PEEK)
-            except ChildProcessError:
-                return taken, False
-            if info is None:
-                return taken, False
-            taken.append(self._take(info))
-        return taken, True
+        with contextlib.suppress(ChildProcessError):
+            while len(taken) < most and (info := os.waitid(os.P_ALL, 0, _PEEK)) is not None:
+                taken.append(self._take(info))
+        return taken, len(taken) == most
 
     def _take(self, info: os.waitid_result, known: Key | None = None) -> Ended:
         pid = info.si_pid
@@ -200,19 +238,16 @@ class Reaper:
     def _find_key(self, pid: int, known: Key | None) -> tuple[Key | None, bool]:
         """The job of a zombie, and whether it is its first process."""
         self._ledger.catch_up()
-        if self._only is not None:
-            entry = self._ledger.entries.get(self._only)
-            return self._only, entry is not None and entry.pid == pid
-        named, found = self._ledger.running.get(pid), known
+        named, found = self._ledger.running.get(pid), known or self._only
         if found is None:
             with contextlib.suppress(OSError):
                 found = self._key_of_cgroup(read_small(f"/proc/{pid}/cgroup"))
         if found is None and named is not None:
-            entry = self._ledger.entries[named]
-            return (named, True) if has_started_at(pid, entry.ticks) else (None, False)
+            is_named = has_started_at(pid, self._ledger.entries[named].ticks)
+            return named if is_named else None, is_named
         entry = None if found is None else self._ledger.entries.get(found)
         if entry is None or not entry.has_run:  # it never ran, or is forgotten
-            return None, False
+            return self._only, False
         return found, entry.pid == pid
 
     def _wait(self, pid: int) -> Use:
@@ -254,8 +289,8 @@ class Reaper:
         return True
 
     def _append_exit(self, key: Key, pid: int, status: int) -> None:
-        values = (0, 0, 0, 0, records.now_us())
-        self._ledger.append(Record(records.EXIT, key, pid, status, values=values))
+        values = status, records.now_us()
+        self._ledger.append(Record(records.EXIT, key, pid, values=values))
 
 
 def _ignores_children(pid: int) -> bool:
@@ -265,11 +300,3 @@ def _ignores_children(pid: int) -> bool:
         at = status.index(b"SigIgn:\t") + 8
         return bool(int(status[at : at + 16], 16) & _SIGCHLD_BIT)
     return False
-
-
-def _open_own_io() -> int:
-    """The caller's own counters; -1: this kernel has none."""
-    try:
-        return os.open("/proc/self/io", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return -1

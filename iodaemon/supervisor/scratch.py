@@ -5,14 +5,13 @@ with a deadline.
 in it is hostile: links, mounts, names, depth, and whoever is at work there meanwhile. So removal
 is one name below an open directory at a time (openat2), files are not looked at, and what is
 mounted is kept, unless its user mounted it by FUSE: that is unmounted. Whoever is in a directory
-makes nothing there any more once it is entered: it is then the caller's. A helper that a dead disk
-keeps is killed and not waited for; two at most wait for one disk, and a look is answered without
-one then.
+makes nothing there any more once it is entered: it is then the caller's. A helper closes
+what it opened by its end. One that a dead disk keeps is killed and not waited for; two at most wait
+for one disk, and a look is answered without one then.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import errno
 import os
@@ -26,6 +25,7 @@ from iodaemon.supervisor import disk_trouble, protocol, syscalls
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.launch import REPORT
 from iodaemon.supervisor.ledger import let_read, parse_key
+from iodaemon.supervisor.line import Loop
 from iodaemon.supervisor.protocol import BadInputError, Message
 
 STORE: Final = ".iodaemon"
@@ -60,37 +60,31 @@ class ScratchError(Exception):
 
 
 class _Helper:
-    """One forked helper, and what it has said so far."""
-
-    def __init__(self, pid: int, pidfd: int, pipe: int, wish: Message) -> None:
-        self.pid, self.pidfd, self.pipe, self.wish = pid, pidfd, pipe, wish
+    def __init__(self, pidfd: int, pipe: int, wish: Message) -> None:
+        self.pidfd, self.pipe, self.wish = pidfd, pipe, wish
         self.said = b""
-        self.until_s = time.monotonic() + (_LOOK_S if wish["do"] == "look" else DEADLINE_S)
         self.is_told = False
+        """Whether it was answered for; it is kept until it ends."""
 
 
 class Desk:
     """Takes wishes, runs helpers, answers.
 
     Args:
-        add: watches a descriptor.
-        remove: stops that.
-        send: to the daemon.
         uids: the least and the highest whose directories are made.
         outputs: directory of the files of jobs that name none; None: there are none.
     """
 
     def __init__(
         self,
-        add: Callable[[int, Callable[[], None]], None],
-        remove: Callable[[int], None],
+        loop: Loop,
         send: Callable[[Message], None],
         uids: tuple[int, int],
         outputs: str | None,
     ) -> None:
-        self._add, self._remove, self._send, self._uids = add, remove, send, uids
+        self._loop, self._send, self._uids = loop, send, uids
         self._outputs = outputs
-        self._waiting: collections.deque[Message] = collections.deque()
+        self._waiting: list[Message] = []
         self._helpers: list[_Helper] = []
 
     @property
@@ -112,28 +106,27 @@ class Desk:
         """
         if len(self._waiting) >= _MOST_WAITING:
             raise BadInputError("too many wait")
-        if wish.get("do") == "look":
-            self._check_disk(wish)
-            wish = {**wish, "is_shared": self._uids[0] != self._uids[1]}
-        elif wish.get("do") == "discard":
+        do = wish.get("do")
+        if do == "discard":
             if self._outputs is None:
                 raise BadInputError("jobs have no output files here")
             wish = {**wish, "disk": self._outputs, "name": str(parse_key(wish.get("key")))}
+        elif do in ("look", "make", "measure", "remove"):
+            self._check(wish)
+            wish = {**wish, "is_shared": self._uids[0] != self._uids[1]}
         else:
-            self._check_directory(wish)
+            raise BadInputError("scratch is neither looked at, made, measured nor removed")
         self._waiting.append(wish)
+        self._loop.call_in(0.0, self, self._work_off)
 
-    def _check_disk(self, wish: Message) -> None:
+    def _check(self, wish: Message) -> None:
         disk = protocol.field(wish, "disk", str, "")
         if disk[:1] != "/" or not protocol.are_words([disk]):
             raise BadInputError("disk is no path")
-
-    def _check_directory(self, wish: Message) -> None:
-        self._check_disk(wish)
+        if wish["do"] == "look":
+            return
         name = protocol.field(wish, "name", str, "")
         is_plain = name.isascii() and name.replace("-", "").replace(".", "").isalnum()
-        if wish.get("do") not in ("make", "measure", "remove"):
-            raise BadInputError("scratch is neither looked at, made, measured nor removed")
         if not is_plain or name.startswith(".") or len(name) > 64:
             raise BadInputError("name is not plain")
         protocol.number(wish, "filesystem", 0, (1 << 64) - 1)
@@ -141,75 +134,67 @@ class Desk:
         if protocol.number(wish, "uid", *self._uids) is None and wish["do"] == "make":
             raise BadInputError("uid is missing")
 
-    def due_s(self) -> float:
-        """When there is something to do."""
-        if not (self._helpers or self._waiting):
-            return float("inf")
-        untold = [helper.until_s for helper in self._helpers if not helper.is_told]
-        return 0.0 if self._next() is not None else min(untold, default=float("inf"))
-
-    def keep_time(self) -> None:
-        """Start what can be started, and give up what takes too long."""
-        if not (self._helpers or self._waiting):
-            return
-        for helper in self._helpers:
-            if not helper.is_told and time.monotonic() >= helper.until_s:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(helper.pid, signal.SIGKILL)
-                self._answer(helper, _silence(helper.wish))
-        dead = collections.Counter(each.wish["disk"] for each in self._helpers if each.is_told)
-        for look in [each for each in self._waiting if each["do"] == "look"]:
-            if dead[look["disk"]] >= _MOST_ON_A_DISK:
-                self._waiting.remove(look)
-                self._send({"scratch": look.get("id"), **_silence(look)})
-        wish = self._next()
-        if wish is not None:
+    def _work_off(self) -> None:
+        """Start what waits for no helper on its disk, and answer looks at what keeps two."""
+        for wish in list(self._waiting):
+            on_disk = [each for each in self._helpers if each.wish["disk"] == wish["disk"]]
+            is_dead = sum(helper.is_told for helper in on_disk) >= _MOST_ON_A_DISK
+            if len(on_disk) < _MOST_ON_A_DISK:
+                try:
+                    self._start(wish)
+                except OSError:
+                    self._answer(wish, _problem(wish, ""))
+            elif is_dead and wish["do"] == "look":
+                self._answer(wish, _silence(wish))
+            else:
+                continue
             self._waiting.remove(wish)
-            try:
-                self._start(wish)
-            except OSError:
-                self._send({"scratch": wish.get("id"), **_problem(wish, "")})
-
-    def _next(self) -> Message | None:
-        """The first whose disk does not keep two helpers already."""
-        if not self._waiting:
-            return None
-        busy = collections.Counter(helper.wish["disk"] for helper in self._helpers)
-        return next((w for w in self._waiting if busy[w["disk"]] < _MOST_ON_A_DISK), None)
 
     def _start(self, wish: Message) -> None:
         read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            pid = syscalls.fork(lambda: _work(wish, write), write)
+            pidfd = os.pidfd_open(syscalls.fork(lambda: _work(wish, write), write))
         except OSError:
             os.close(read)
             raise
         finally:
             os.close(write)
-        helper = _Helper(pid, os.pidfd_open(pid), read, wish)
+        helper = _Helper(pidfd, read, wish)
         self._helpers.append(helper)
-        self._add(helper.pipe, lambda: self._hear(helper))
+        self._loop.add(helper.pipe, lambda: self._hear(helper))
+        within_s = _LOOK_S if wish["do"] == "look" else DEADLINE_S
+        self._loop.call_in(within_s, helper, lambda: self._give_up(helper))
+
+    def _give_up(self, helper: _Helper) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(helper.pidfd, signal.SIGKILL)
+        helper.is_told = True
+        self._answer(helper.wish, _silence(helper.wish))
+        self._work_off()
 
     def _hear(self, helper: _Helper) -> None:
-        data = b""
-        with contextlib.suppress(BlockingIOError):
+        try:
             data = os.read(helper.pipe, 4096)
+        except BlockingIOError:  # of one before, which had this number
+            return
         helper.said += data
         if data:
             return
-        self._remove(helper.pipe)
+        self._loop.drop(helper)
+        self._loop.remove(helper.pipe)
         os.close(helper.pipe)
         os.close(helper.pidfd)
         self._helpers.remove(helper)
         if not helper.is_told:
             try:
-                self._answer(helper, protocol.decode(helper.said))
+                answer = protocol.decode(helper.said)
             except BadInputError:
-                self._answer(helper, _problem(helper.wish, ""))
+                answer = _problem(helper.wish, "")
+            self._answer(helper.wish, answer)
+        self._work_off()
 
-    def _answer(self, helper: _Helper, answer: Message) -> None:
-        helper.is_told = True
-        self._send({"scratch": helper.wish.get("id"), **answer})
+    def _answer(self, wish: Message, answer: Message) -> None:
+        self._send({"scratch": wish.get("id"), **answer})
 
 
 def _problem(wish: Message, problem: str, *, is_disk: bool = False) -> Message:
@@ -242,21 +227,22 @@ def _work(wish: Message, pipe: int) -> None:
 def _do(wish: Message) -> Message:
     disk, name, filesystem = wish["disk"], wish.get("name", ""), wish.get("filesystem")
     until_s = time.monotonic() + _WORK_S
-    if wish["do"] == "look":
-        return _look(disk, is_shared=wish["is_shared"])
-    if wish["do"] == "make":
-        device = make(disk, name, wish["uid"], wish.get("gid"), filesystem)
-        return {"done": True, "filesystem": device}
-    if wish["do"] == "measure":
-        used, is_all = measure(disk, name, until_s)
-        return {"done": True, "used_bytes": used, "is_all": is_all}
-    if wish["do"] == "discard":
-        for path in (os.path.join(disk, name), os.path.join(disk, name + REPORT)):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-        return {"done": True}
-    is_done = remove(disk, name, filesystem, until_s)
-    return {"done": True} if is_done else _problem(wish, "")
+    match wish["do"]:
+        case "look":
+            return _look(disk, is_shared=wish["is_shared"])
+        case "make":
+            device = make(disk, name, wish["uid"], wish.get("gid"), filesystem)
+            return {"done": True, "filesystem": device}
+        case "measure":
+            used, is_all = measure(disk, name, until_s)
+            return {"done": True, "used_bytes": used, "is_all": is_all}
+        case "remove":
+            is_done = remove(disk, name, filesystem, until_s)
+            return {"done": True} if is_done else _problem(wish, "")
+    for path in (os.path.join(disk, name), os.path.join(disk, name + REPORT)):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    return {"done": True}
 
 
 def _look(disk: str, *, is_shared: bool) -> Message:
@@ -283,66 +269,48 @@ def _problem_of(wish: Message, error: OSError) -> Message:
 
 
 def make(disk: str, name: str, uid: int, gid: int | None, filesystem: int | None) -> int:
-    """Make the directory; harmless where it is there already. The device's number.
-
-    Raises:
-        ScratchError: the disk, or the store on it, is of no use.
-        OSError: the disk refuses.
-    """
+    """Make the directory; harmless where it is there already. The device's number."""
     store = _open_store(disk, filesystem, is_made=True)
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(name, 0o700, dir_fd=store)
-        reach("scratch.made")
-        fd = syscalls.open_beneath(store, name, _DIRECTORY)
-        try:
-            os.fchown(fd, uid, -1 if gid is None else gid)
-            os.fchmod(fd, 0o700)
-            return os.fstat(fd).st_dev
-        finally:
-            os.close(fd)
-    finally:
-        os.close(store)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=store)
+    reach("scratch.made")
+    fd = syscalls.open_beneath(store, name, _DIRECTORY)
+    os.fchown(fd, uid, -1 if gid is None else gid)
+    os.fchmod(fd, 0o700)
+    return os.fstat(fd).st_dev
 
 
 def _open_store(disk: str, filesystem: int | None = None, *, is_made: bool = False) -> int:
-    """The store of a disk, which nobody but the caller can change.
-
-    Raises:
-        ScratchError: it is missing or another's, or the disk is of no use now.
-        OSError: the disk refuses.
-    """
+    """The store of a disk, which nobody but the caller can change. Raises ScratchError."""
     owner = os.geteuid()
     try:
         top = os.open(disk, _DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise ScratchError(disk_trouble.of_way(error), is_disk=True) from error
+    found, sizes = os.fstat(top), os.fstatvfs(top)
+    if not is_made:
+        trouble = disk_trouble.of_owner(disk, found, owner)
+    elif sizes.f_flag & os.ST_RDONLY:
+        trouble = disk_trouble.READ_ONLY
+    elif filesystem not in (None, found.st_dev):
+        trouble = disk_trouble.REPLACED
+    else:
+        trouble = disk_trouble.of_owner(disk, found, owner)
+        trouble = trouble or disk_trouble.of_right(disk, owner) or disk_trouble.of_room(sizes)
+    if trouble:
+        raise ScratchError(trouble, is_disk=True)
+    if is_made:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(STORE, 0o711, dir_fd=top)
     try:
-        found, sizes = os.fstat(top), os.fstatvfs(top)
-        if not is_made:
-            trouble = disk_trouble.of_owner(disk, found, owner)
-        elif sizes.f_flag & os.ST_RDONLY:
-            trouble = disk_trouble.READ_ONLY
-        elif filesystem not in (None, found.st_dev):
-            trouble = disk_trouble.REPLACED
-        else:
-            trouble = disk_trouble.of_use(disk, found, sizes, owner)
-        if trouble:
-            raise ScratchError(trouble, is_disk=True)
-        if is_made:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(STORE, 0o711, dir_fd=top)
         store = syscalls.open_beneath(top, STORE, _DIRECTORY)
     except FileNotFoundError as error:
         trouble = f"has no {STORE}; mount what belongs there"
         raise ScratchError(trouble, is_disk=True) from error
-    finally:
-        os.close(top)
     found, path = os.fstat(store), os.path.join(disk, STORE)
-    if found.st_uid != owner or found.st_mode & disk_trouble.OPEN:
-        os.close(store)
-        if found.st_uid != owner:  # it may contain anything: to give it away is not enough
-            raise ScratchError(f"{path} was made by another user; move it away")
+    if found.st_uid != owner:  # it may contain anything: to give it away is not enough
+        raise ScratchError(f"{path} was made by another user; move it away")
+    if found.st_mode & disk_trouble.OPEN:
         raise ScratchError(f"{path} {disk_trouble.not_ours(path, found, owner)}")
     if is_made:
         os.fchmod(store, 0o711)
@@ -350,16 +318,8 @@ def _open_store(disk: str, filesystem: int | None = None, *, is_made: bool = Fal
 
 
 def measure(disk: str, name: str, until_s: float) -> tuple[int, bool]:
-    """Bytes of the disk that are in the directory, each file once; and whether that is all.
-
-    Raises:
-        ScratchError, OSError: it cannot be opened.
-    """
-    store = _open_store(disk)
-    try:
-        top = syscalls.open_beneath(store, name, _DIRECTORY)
-    finally:
-        os.close(store)
+    """Bytes of the disk that are in the directory, each file once; and whether that is all."""
+    top = syscalls.open_beneath(_open_store(disk), name, _DIRECTORY)
     used, is_all, linked = 0, True, set[int]()
     stack = [(top, os.scandir(top))]
     while stack:
@@ -392,49 +352,33 @@ def measure(disk: str, name: str, until_s: float) -> tuple[int, bool]:
 def remove(disk: str, name: str, filesystem: int | None, until_s: float) -> bool:
     """Remove the directory and all below it; False: the time is up, and there is more.
 
-    Raises:
-        ScratchError: something in it cannot be removed, or its disk is not mounted.
-        OSError: the disk refuses.
+    Raises ScratchError: something in it cannot be removed, or its disk is not mounted.
     """
     store = _open_store(disk)
+    # A disk that is mounted again may have another number: that alone says nothing.
+    # By its name only: what is mounted on it may never answer.
+    if name not in os.listdir(store) and filesystem not in (None, os.fstat(store).st_dev):
+        text = "another file system is there now; mount the one that it is on"
+        raise ScratchError(f"{os.path.join(disk, STORE, name)}: {text}")
+    _unmount_fuse(store, name)
     try:
-        # A disk that is mounted again may have another number: that alone says nothing.
-        if not _is_in(store, name) and filesystem not in (None, os.fstat(store).st_dev):
-            text = "another file system is there now; mount the one that it is on"
-            raise ScratchError(f"{os.path.join(disk, STORE, name)}: {text}")
-        return _remove_tree(store, name, until_s)
-    finally:
-        os.close(store)
-
-
-def _is_in(directory: int, name: str) -> bool:
-    """By its name only: what is mounted on it may never answer."""
-    return name in os.listdir(directory)
-
-
-def _remove_tree(parent: int, name: str, until_s: float) -> bool:
-    _unmount_fuse(parent, name)
-    try:
-        top = syscalls.open_beneath(parent, name, _DIRECTORY)
+        top = syscalls.open_beneath(store, name, _DIRECTORY)
     except FileNotFoundError:
         return True
-    try:
-        _take_over(top)
-        while time.monotonic() < until_s:
-            removed, problem = _empty(top, until_s)
-            try:
-                os.rmdir(name, dir_fd=parent)
-            except FileNotFoundError:
-                return True
-            except OSError as error:
-                if error.errno in _MOUNTED:
-                    raise ScratchError(f"something is mounted on {name}; unmount that") from error
-            else:
-                return True
-            if not removed:
-                raise ScratchError(problem or "somebody makes files in it; end that process")
-    finally:
-        os.close(top)
+    _take_over(top)
+    while time.monotonic() < until_s:
+        removed, problem = _empty(top, until_s)
+        try:
+            os.rmdir(name, dir_fd=store)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno in _MOUNTED:
+                raise ScratchError(f"something is mounted on {name}; unmount that") from error
+        else:
+            return True
+        if not removed:
+            raise ScratchError(problem or "somebody makes files in it; end that process")
     return False
 
 
@@ -449,42 +393,37 @@ def _empty(top: int, until_s: float) -> tuple[int, str]:
     """One round over the tree: how much was removed or moved, and what could not be."""
     removed, problem = 0, ""
     stack = [(os.dup(top), "", os.scandir(top))]
-    try:
-        while stack and time.monotonic() < until_s:
-            fd, name, entries = stack[-1]
-            entry = next(entries, None)
-            try:
-                if entry is None:
-                    stack.pop()
-                    entries.close()
-                    os.close(fd)
-                    if stack:
-                        os.rmdir(name, dir_fd=stack[-1][0])
-                        removed += 1
-                elif not entry.is_dir(follow_symlinks=False):
-                    os.unlink(entry.name, dir_fd=fd)
+    while stack and time.monotonic() < until_s:
+        fd, name, entries = stack[-1]
+        entry = next(entries, None)
+        try:
+            if entry is None:
+                stack.pop()
+                entries.close()
+                os.close(fd)
+                if stack:
+                    os.rmdir(name, dir_fd=stack[-1][0])
                     removed += 1
-                    reach("scratch.unlinked")
-                elif len(stack) >= _DEEPEST:
-                    deep = f"deep-{os.urandom(8).hex()}"
-                    os.rename(entry.name, deep, src_dir_fd=fd, dst_dir_fd=top)
-                    removed += 1
-                else:
-                    below = syscalls.open_beneath(fd, entry.name, _DIRECTORY)
-                    stack.append((below, entry.name, os.scandir(below)))
-                    _take_over(below)
-            except OSError as error:
-                if entry and error.errno in _MOUNTED and _unmount_fuse(fd, entry.name):
-                    removed += 1  # the next round removes what it was mounted on
-                elif error.errno not in _CHANGED_MEANWHILE and not problem:
-                    what = entry.name if entry else name
-                    problem = f"{what!a} in it cannot be removed ({error.strerror})"
-                    if error.errno in _MOUNTED:
-                        problem = f"something is mounted at {what!a} in it; unmount that"
-    finally:
-        for fd, _, entries in stack:
-            entries.close()
-            os.close(fd)
+            elif not entry.is_dir(follow_symlinks=False):
+                os.unlink(entry.name, dir_fd=fd)
+                removed += 1
+                reach("scratch.unlinked")
+            elif len(stack) >= _DEEPEST:
+                deep = f"deep-{os.urandom(8).hex()}"
+                os.rename(entry.name, deep, src_dir_fd=fd, dst_dir_fd=top)
+                removed += 1
+            else:
+                below = syscalls.open_beneath(fd, entry.name, _DIRECTORY)
+                stack.append((below, entry.name, os.scandir(below)))
+                _take_over(below)
+        except OSError as error:
+            if entry and error.errno in _MOUNTED and _unmount_fuse(fd, entry.name):
+                removed += 1  # the next round removes what it was mounted on
+            elif error.errno not in _CHANGED_MEANWHILE and not problem:
+                what = entry.name if entry else name
+                problem = f"{what!a} in it cannot be removed ({error.strerror})"
+                if error.errno in _MOUNTED:
+                    problem = f"something is mounted at {what!a} in it; unmount that"
     return removed, problem
 
 

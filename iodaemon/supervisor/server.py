@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import resource
 import signal
@@ -37,12 +38,11 @@ from iodaemon.supervisor.attempts import (
 )  # fmt: skip
 from iodaemon.supervisor.cgroup import Cgroups, PlaceGoneError
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.supervisor.identity import why_not_run
+from iodaemon.supervisor.holder import Holders
 from iodaemon.supervisor.launch import Launch, parse_launch
 from iodaemon.supervisor.ledger import Key, Ledger, parse_key
 from iodaemon.supervisor.line import DaemonLine, Loop
 from iodaemon.supervisor.orders import Orders
-from iodaemon.supervisor.process_tree import Holders
 from iodaemon.supervisor.protocol import BadInputError, Message
 from iodaemon.supervisor.reap import read_small
 from iodaemon.supervisor.scratch import Desk, write_in_time
@@ -80,12 +80,10 @@ class Server:
             self._orders,
             self._loop,
             send=self._send,
-            ask_anchor=lambda: self._tell_anchor(b"ask"),
+            ask_anchor=lambda: self._tell_anchor(b"beat"),
         )
         self._anchor = None if anchor is None else socket.socket(fileno=anchor)
         self._line.on_end = self._attempts.take_back
-        self._attempts.has_anchor = self._anchor is not None
-        self._beat_due_s = self._socket_due_s = 0.0
         self._owner_path, self._owner = os.path.join(config.runtime, _OWNER), b""
         with contextlib.suppress(OSError):
             self._owner = read_small(self._owner_path)
@@ -93,77 +91,70 @@ class Server:
         self._is_terminated = self._is_leaving = False
         own, least = os.geteuid(), config.min_uid
         uids = (own, own) if least is None else (least, (1 << 32) - 2)
-        self._desk = Desk(self._loop.add, self._loop.remove, self._send, uids, config.outputs)
+        self._desk = Desk(self._loop, self._send, uids, config.outputs)
         self._samplers: list[int] = []
         self._wishes: dict[str, Callable[[Message], None]] = {
             "hello": self._hello, "prepare": self._prepare, "run": self._run_wish,
-            "freeze": lambda wish: self._hold(wish, is_still=True), "thaw": self._thaw,
-            "signal": self._signal, "kill": self._kill, "cap": self._cap, "forget": self._forget,
-            "sync": self._sync, "beat": self._beat, "sampler": self._start_sampler,
-            "scratch": self._desk.ask, "leave": self._say_goodbye, "reexec": self._reexec,
+            "forget": self._forget, "sync": self._sync, "beat": self._beat,
+            "sampler": self._start_sampler, "scratch": self._desk.ask,
+            "leave": self._say_goodbye, "reexec": self._reexec,
+        }  # fmt: skip
+        self._wishes_of_live: dict[str, Callable[[Attempt, Message], None]] = {
+            "freeze": lambda attempt, _: self._hold(attempt, is_still=True), "thaw": self._thaw,
+            "signal": self._signal, "kill": self._kill, "cap": self._cap,
         }  # fmt: skip
 
     # -- the loop ----------------------------------------------------------------------------------
 
     def run(self, *, is_again: bool) -> None:
-        """Until nothing is left to do.
-
-        Args:
-            is_again: after ``execve`` in place: the anchor is told now only, since where this
-                program does not begin, it is there as it was.
-        """
-        if is_again:
+        if is_again:  # where this program does not begin, the anchor is there as it was
             self._tell_anchor(b"reexec")
         syscalls.ignore_no_signal()
         self._signals = syscalls.open_signals(*syscalls.HEARD)
         if self._anchor is not None:
             self._anchor.setblocking(False)  # noqa: FBT003
             self._loop.add(self._anchor.fileno(), self._on_anchor)
+        else:
+            self._attempts.clean_s = math.inf
         self._loop.add(self._signals, self._on_signal)
         reach("supervisor.begun")
         self._attempts.take_over()
+        self._beat_anchor()
+        self._look_after_line()
         reach("supervisor.ready")
         try:
             while not self._is_leaving:
                 for line in self._line.hear():  # in every round
                     self._take_wish(line)
-                self._keep_time()
+                self._loop.work_off()
+                self._orders.work_off()  # not behind all that is due
                 self._line.flush()
-                self._loop.turn(self._patience_s())
+                self._loop.turn()
         except PlaceGoneError:
             say("the place of all jobs was removed; the anchor makes it, and a supervisor, again")
         else:
             self._leave()
 
-    def _patience_s(self) -> float:
-        due_s = min(
-            self._beat_due_s,
-            self._socket_due_s,
-            self._desk.due_s(),
-            self._attempts.due_s(),
-            self._orders.due_s(),
-        )
-        return max(0.0, min(due_s - time.monotonic(), self._line.silence.wait_s()))
+    def _beat_anchor(self) -> None:
+        self._tell_anchor(b"beat")
+        if isinstance(self._means, Holders):
+            for attempt in self._attempts.all.values():
+                if attempt.wants_still and attempt.stage not in OVER:
+                    self._means.freeze(attempt.key)
+        self._loop.call_in(self._config.grace_s / root.BEATS, self._beat_anchor, self._beat_anchor)
 
-    def _keep_time(self) -> None:
-        now_s = time.monotonic()
-        self._attempts.keep_time()
-        if now_s >= self._beat_due_s:
-            self._beat_due_s = now_s + self._config.grace_s / root.BEATS
-            self._tell_anchor(b"beat")
-            if isinstance(self._means, Holders):
-                self._means.beat(key for key, a in self._attempts.all.items() if a.wants_still)
-        if now_s >= self._socket_due_s:
-            self._socket_due_s = now_s + (_LEAVE_LOOK_S if self._is_left else _SOCKET_EVERY_S)
-            if isinstance(self._means, Holders):
-                self._attempts.look_at_all()
-            if self._line.keep_socket():
-                self._note_owner()
-            self._check_idle()
+    def _look_after_line(self) -> None:
+        if isinstance(self._means, Holders):
+            self._attempts.look_at_all()
+        if self._line.keep_socket():
+            self._note_owner()
         if self._line.silence.begins():
             self._let_all_go(f"no daemon for {self._config.grace_s:g} s")
-        self._desk.keep_time()
-        self._orders.keep_time()
+        self._check_idle()
+        wait_s = min(
+            _LEAVE_LOOK_S if self._is_left else _SOCKET_EVERY_S, self._line.silence.wait_s()
+        )
+        self._loop.call_in(wait_s, self._look_after_line, self._look_after_line)
 
     def _on_signal(self) -> None:
         numbers = syscalls.read_signals(self._signals)
@@ -201,7 +192,7 @@ class Server:
             self._is_leaving = True
 
     def _leave(self) -> None:
-        """Let all run on and say goodbye: jobs outlive this process, how they end is then lost."""
+        """Jobs outlive this process; how they end is then lost."""
         self._let_all_go("the supervisor ends")
         if self._is_terminated and self._config.outputs is not None:
             path = os.path.join(os.path.dirname(self._config.outputs), ENDS)
@@ -217,8 +208,7 @@ class Server:
     def _reexec(self, _: Message) -> None:
         """Become the program that is installed now; children and ledger stay, lines end.
 
-        Raises:
-            OSError: it is not there; all stays as it is.
+        Where it is not there all stays as it is.
         """
         reach("supervisor.reexec")
         resume: dict[str, Any] = {"shared": list(self._line.shared), "again": True}
@@ -244,13 +234,11 @@ class Server:
             self._loop.remove(self._anchor.fileno())
             self._anchor.close()
             self._anchor = None
-            self._attempts.has_anchor = False
+            self._attempts.clean_s = math.inf
             say("the anchor died; jobs are unprotected until none runs")
             self._send({"protected": False})
-        elif word == b"clean":
+        else:  # it has taken in all its children that have ended
             self._attempts.clean_s = time.monotonic()
-            self._attempts.read_ledger()
-        elif word == b"ledger":
             self._attempts.read_ledger()
 
     # -- wishes ------------------------------------------------------------------------------------
@@ -258,29 +246,31 @@ class Server:
     def _take_wish(self, line: bytes) -> None:
         wish: Message = {}
         try:
-            wish = self._check(line)
-            self._wishes[wish["wish"]](wish)
+            wish = protocol.decode(line)
+            name = protocol.field(wish, "wish", str, "")
+            if name not in self._wishes and name not in self._wishes_of_live:
+                self._refuse(wish, f"no such wish: {name[:40]!r}")
+            elif not self._line.speaks and name not in ("hello", "reexec"):
+                self._refuse(wish, "no hello, or one of another protocol")
+            elif name in self._wishes:
+                self._wishes[name](wish)
+            else:
+                key, attempt = self._find(wish)
+                if attempt is None or attempt.stage in OVER:
+                    self._tell(key, attempt)
+                else:
+                    self._wishes_of_live[name](attempt, wish)
         except (BadInputError, ValueError) as error:
             self._refuse(wish, str(error))
         except OSError as error:
             self._refuse(wish, f"{error.strerror or error}")
-
-    def _check(self, line: bytes) -> Message:
-        """A wish that may be made now. Raises BadInputError."""
-        wish = protocol.decode(line)
-        name = protocol.field(wish, "wish", str, "")
-        if name not in self._wishes:
-            raise BadInputError(f"no such wish: {name[:40]!r}")
-        if not self._line.speaks and name not in ("hello", "reexec"):
-            raise BadInputError("no hello, or one of another protocol")
-        return wish
 
     def _refuse(self, wish: Message, why: str) -> None:
         about: Message = {name: str(wish[name])[:64] for name in ("wish", "key") if name in wish}
         self._send({"error": why[:256], **about})
 
     def _find(self, wish: Message) -> tuple[Key, Attempt | None]:
-        """The attempt; None: it is absent. Raises ValueError: no key."""
+        """The attempt; None: it is absent."""
         key = parse_key(wish.get("key"))
         attempt = self._attempts.all.get(key)
         if attempt is None or attempt.is_forgotten:
@@ -294,7 +284,7 @@ class Server:
         """The daemon ends: nothing may stand still, and without jobs nobody is needed."""
         self._let_all_go("the daemon ended")
         self._is_left = not self._config.is_service
-        self._socket_due_s = 0.0
+        self._loop.call_in(0.0, self._look_after_line, self._look_after_line)
         running = sum(a.stage not in OVER for a in self._attempts.all.values())
         self._send({"left": running})
 
@@ -345,10 +335,8 @@ class Server:
             return
         launch, why_not = self._read_launch(key, wish)
         is_clean = attempt is None or (attempt.stage == FAILED and attempt.is_removed)
-        if attempt is None or is_clean:
-            attempt = self._attempts.all[key] = Attempt(key, SETTLING)
-        elif attempt.stage == FAILED:
-            attempt.begin_again()
+        if attempt is None or attempt.stage == FAILED:
+            attempt = self._attempts.begin(key)
         attempt.launch, attempt.limits, attempt.is_asked = launch, limits, True
         if not is_clean:  # what it left goes first, unless that runs
             self._attempts.look_in(attempt, 0.0)
@@ -363,54 +351,43 @@ class Server:
         try:
             launch = parse_launch(wish)
         except BadInputError as error:
-            return None, lasting("bad_launch", f"the launch is not well-formed: {error}")
-        if problem := why_not_run(launch.uid, least):
-            return None, lasting("no_account", problem)
+            return None, _lasting("bad_launch", f"the launch is not well-formed: {error}")
+        uid = launch.uid
+        if least is None and uid not in (None, os.geteuid()):
+            return None, _lasting("no_account", f"jobs of uid {uid} are not run here")
+        if least is not None and (uid is None or uid < least):
+            problem = f"jobs of uid {uid} are not run here; min_uid is {least}"
+            return None, _lasting("no_account", problem)
         if launch.report and outputs is None:
-            return None, lasting("output", "there is no directory for its report")
+            return None, _lasting("output", "there is no directory for its report")
         if not self._ledger.has_room():
             return None, {"code": "ledger_full", "problem": "the ledger has no room"}
         own = "" if outputs is None else os.path.join(outputs, str(key))
-        return launch._replace(own=own, uid=None if least is None else launch.uid), {}
+        return launch._replace(own=own, uid=None if least is None else uid), {}
 
     def _run_wish(self, wish: Message) -> None:
         key, attempt = self._find(wish)
-        if attempt is None:
-            self._tell(key, attempt)
-            return
-        attempt.wants_run = True
-        if attempt.stage == PREPARED:
+        if attempt is not None:
+            attempt.wants_run = True
+        if attempt is not None and attempt.stage == PREPARED:
             self._attempts.go(attempt)
-        elif attempt.stage not in BEFORE:
-            self._attempts.report(attempt)
+        elif attempt is None or attempt.stage not in BEFORE:
+            self._tell(key, attempt)
 
-    def _thaw(self, wish: Message) -> None:
+    def _thaw(self, attempt: Attempt, _: Message) -> None:
         """A ``sync`` continues nothing that a user stopped; this does."""
-        self._hold(wish, is_still=False)
-        attempt = self._attempts.all.get(parse_key(wish["key"]))
-        if attempt is not None and attempt.stage == RUNNING:
+        self._hold(attempt, is_still=False)
+        if attempt.stage == RUNNING:
             self._attempts.continue_stopped(attempt)
 
-    def _find_live(self, wish: Message) -> Attempt | None:
-        """The attempt; None: it is absent or over, which is told."""
-        key, attempt = self._find(wish)
-        if attempt is None or attempt.stage in OVER:
-            self._tell(key, attempt)
-            return None
-        return attempt
-
-    def _hold(self, wish: Message, *, is_still: bool) -> None:
-        attempt = self._find_live(wish)
-        if attempt is None:
-            return
+    def _hold(self, attempt: Attempt, *, is_still: bool) -> None:
         attempt.wants_still, attempt.continue_until_s = is_still, 0.0
         if attempt.stage == RUNNING:
             (self._means.freeze if is_still else self._means.thaw)(attempt.key)
             reach("supervisor.held")
-            attempt.looks = 0
-            was = attempt.look
+            attempt.looks, attempt.is_told = 0, False
             self._attempts.look(attempt)
-            if attempt.look == was:
+            if not attempt.is_told:
                 self._attempts.report(attempt)
 
     def _tell(self, key: Key, attempt: Attempt | None) -> None:
@@ -419,21 +396,16 @@ class Server:
         else:
             self._attempts.report(attempt)
 
-    def _signal(self, wish: Message) -> None:
+    def _signal(self, attempt: Attempt, wish: Message) -> None:
         number = protocol.number(wish, "number", 1, 64)
         if number is None:
             raise BadInputError("number is missing")
-        attempt = self._find_live(wish)
-        if attempt is not None and attempt.stage in BEFORE:
+        if attempt.stage in BEFORE:
             raise BadInputError("it does not run yet")
-        if attempt is not None:
-            attempt.was_told = True
-            self._means.signal(attempt.key, number)
+        attempt.was_told = True
+        self._means.signal(attempt.key, number)
 
-    def _kill(self, wish: Message) -> None:
-        attempt = self._find_live(wish)
-        if attempt is None:
-            return
+    def _kill(self, attempt: Attempt, _: Message) -> None:
         if attempt.stage in BEFORE:
             self._attempts.cancel(attempt, "killed", "it was killed before it ran")
             return
@@ -441,11 +413,8 @@ class Server:
         self._means.kill(attempt.key)
         self._attempts.look_in(attempt, 0.0)  # somebody may have taken it out of its cgroup
 
-    def _cap(self, wish: Message) -> None:
-        caps = protocol.parse_caps(wish)
-        attempt = self._find_live(wish)
-        if attempt is not None:
-            self._means.cap(attempt.key, caps)
+    def _cap(self, attempt: Attempt, wish: Message) -> None:
+        self._means.cap(attempt.key, protocol.parse_caps(wish))
 
     def _forget(self, wish: Message) -> None:
         key, attempt = self._find(wish)
@@ -470,7 +439,7 @@ class Server:
             _, attempt = self._find({"key": str(key)})
             if attempt is not None and attempt.stage in (SETTLING, RUNNING):
                 attempt.is_asked = True
-                self._hold({"key": str(key)}, is_still=is_still)
+                self._hold(attempt, is_still=is_still)
             else:
                 self._tell(key, attempt)
         for key, attempt in list(self._attempts.all.items()):
@@ -496,9 +465,8 @@ class Server:
         self._send({"beat": n, "use": used, "protected": self._anchor is not None})
 
     def _start_sampler(self, wish: Message) -> None:
-        """Start it in place of the one before, for the daemon's user; it drops all else itself.
-
-        By a fork: a disk that does not answer keeps the child, not this process.
+        """By a fork: a disk that does not answer keeps the child, not this process. It becomes the
+        daemon's user by itself.
         """
         address = bytes.fromhex(protocol.field(wish, "address", str, ""))
         if len(address) < 2 or address[0] != 0:
@@ -529,7 +497,7 @@ class Server:
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
-def lasting(code: str, problem: str) -> Message:
+def _lasting(code: str, problem: str) -> Message:
     """A failure that another try would meet as well."""
     return {"code": code, "problem": problem, "is_lasting": True}
 

@@ -27,12 +27,12 @@ _SYS_CLONE3: Final = 435  # the same on every architecture, Linux 5.3
 _CLONE_PARENT: Final = 0x8000  # include/uapi/linux/sched.h
 _CLONE_INTO_CGROUP: Final = 0x2_0000_0000  # Linux 5.7
 _CLONE_ARGUMENTS: Final = struct.Struct("11Q")  # struct clone_args; the last one is the cgroup
-_NO_CLONE3: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.E2BIG})
-"""An older kernel, or a filter (seccomp) that does not know the call."""
+# An older kernel, or a filter (seccomp) that does not know the call.
+_NO_CLONE3: Final = (errno.ENOSYS, errno.EINVAL, errno.EPERM, errno.E2BIG)
 _SYS_OPENAT2: Final = 437  # the same on every architecture, Linux 5.6
 _OPEN_HOW: Final = struct.Struct("QQQ")  # flags, mode, resolve
+# RESOLVE_NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS and _BENEATH of include/uapi/linux/openat2.h
 _RESOLVE: Final = 0x01 | 0x02 | 0x04 | 0x08
-"""RESOLVE_NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS and _BENEATH of include/uapi/linux/openat2.h."""
 _NO_MAGICLINKS: Final = 0x02
 _AT_FDCWD: Final = -100
 _SYS_SET_MEMPOLICY: Final = {"x86_64": 238, "aarch64": 237, "riscv64": 237, "ppc64le": 261}
@@ -43,19 +43,15 @@ _MASK: Final = ctypes.c_ulong * (_MASK_BITS // (8 * ctypes.sizeof(ctypes.c_ulong
 _SYS_KEYCTL: Final = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
 _JOIN_SESSION_KEYRING: Final = 1  # include/uapi/linux/keyctl.h
 _SETPERM: Final = 5
+# KEY_POS_VIEW, KEY_POS_READ and KEY_POS_SEARCH: nobody writes to it, links it or changes this.
 _LOOK_ONLY: Final = 0x0B000000
-"""KEY_POS_VIEW, KEY_POS_READ and KEY_POS_SEARCH: nobody writes to it, links it or changes this."""
-_NO_KEYS: Final = frozenset({errno.ENOSYS, errno.EPERM})
 _PR_SET_DUMPABLE: Final = 4  # include/uapi/linux/prctl.h
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_KEEPCAPS: Final = 8
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _CAPABILITY_HEAD: Final = struct.pack("=Ii", 0x20080522, 0)  # include/uapi/linux/capability.h, 3
-_CAPABILITIES: Final = struct.Struct(
-    "=6I"
-)  # effective, permitted, inheritable; the next 32 of them
-_OF_READERS: Final = 1 << 2 | 1 << 19
-"""CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE."""
+_CAPABILITIES: Final = struct.Struct("=6I")  # effective, permitted, inheritable; 32 more of each
+_OF_READERS: Final = 1 << 2 | 1 << 19  # CAP_DAC_READ_SEARCH and CAP_SYS_PTRACE
 _PR_SET_CHILD_SUBREAPER: Final = 36  # Linux 3.4
 HEARD: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 """Signals that anchor and supervisor take in when they look, and that wait while one begins."""
@@ -64,8 +60,8 @@ IN_Q_OVERFLOW: Final = 0x4000
 IN_IGNORED: Final = 0x8000
 _IN_NONBLOCK_CLOEXEC: Final = os.O_NONBLOCK | os.O_CLOEXEC
 _SIGNAL: Final = struct.Struct("I124x")  # struct signalfd_siginfo
-_DETACH: Final = 0x2 | 0x8
-"""MNT_DETACH and UMOUNT_NOFOLLOW of umount(2)."""
+_DETACH: Final = 0x2 | 0x8  # MNT_DETACH and UMOUNT_NOFOLLOW of umount(2)
+_CREDENTIALS: Final = struct.Struct("3i")  # struct ucred
 _HIGHEST_FD: Final = 1 << 18
 FALLOC_KEEP_SIZE: Final = 0x01
 FALLOC_PUNCH_HOLE: Final = 0x02
@@ -79,19 +75,11 @@ def _check(answer: int, what: str) -> int:
 
 
 def clone_sibling(cgroup: int) -> int:
-    """As ``os.fork``, but the child's parent is the caller's parent, and it is in the cgroup.
+    """As ``os.fork``, but the child's parent is the caller's parent, and it is in the cgroup of
+    this open directory.
 
     For processes with one thread. Where clone3 is missing, as in many containers, clone(2) does
     it, and the child moves itself into the cgroup (up to 15 ms).
-
-    Args:
-        cgroup: an open directory.
-
-    Returns:
-        0 in the child; in the caller its number.
-
-    Raises:
-        OSError: no process can be made.
     """
     flags = _CLONE_PARENT | _CLONE_INTO_CGROUP
     arguments = _CLONE_ARGUMENTS.pack(flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, cgroup)
@@ -120,11 +108,7 @@ def close_others(*kept: int) -> None:
 
 
 def fork(work: Callable[[], object], *kept: int) -> int:
-    """Have a child do this, with these descriptors and no others, and end; its number.
-
-    Raises:
-        OSError: no process can be made.
-    """
+    """Have a child do this, with these descriptors and no others, and end; its number."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -148,8 +132,7 @@ def hide_memory() -> None:
 def become_reader(uid: int, gid: int) -> None:
     """Be this user for good, who may still read what others have in /proc and in directories.
 
-    Raises:
-        OSError: the kernel refuses; nothing may be done then.
+    Where the kernel refuses it (OSError) nothing may be done.
     """
     _check(_PRCTL(_PR_SET_KEEPCAPS, 1, 0, 0, 0), "prctl(PR_SET_KEEPCAPS)")
     os.setgroups([])
@@ -170,21 +153,16 @@ def end_with_parent() -> None:
 def new_keyring(*, look_only: bool) -> None:
     """A session keyring that is new and empty, not shared with the supervisor or another job.
 
-    A user who has as many keys as a user may (EDQUOT) keeps the one from before.
-
-    Args:
-        look_only: nobody can add to it or link it.
-
-    Raises:
-        OSError: the process would keep the supervisor's.
+    One that is for looks only can be neither written to nor linked. Where there are no keys, or a
+    filter hides them from all, there is none; a user who has as many as one may (EDQUOT) keeps the
+    one from before. Else OSError: the process would keep the supervisor's.
     """
     number = _SYS_KEYCTL.get(os.uname().machine)
     if number is None:
         return
     serial = int(_SYSCALL(number, _JOIN_SESSION_KEYRING, None))
-    if serial < 0 and (
-        ctypes.get_errno() in _NO_KEYS or (ctypes.get_errno() == errno.EDQUOT and not look_only)
-    ):
+    harmless = (errno.ENOSYS, errno.EPERM, *(() if look_only else (errno.EDQUOT,)))
+    if serial < 0 and ctypes.get_errno() in harmless:
         return
     _check(serial, "keyctl")
     if look_only:
@@ -209,11 +187,8 @@ def prefer_memory_nodes(nodes: Iterable[int]) -> bool:
 def open_beneath(parent: int, name: str, flags: int) -> int:
     """Open the one entry of this name in a directory: no link, and nothing that is mounted there.
 
-    Raises:
-        OSError: EXDEV: something is mounted there; ELOOP, ENOTDIR: it is no directory.
+    EXDEV: something is mounted there; ELOOP, ENOTDIR: it is no directory.
     """
-    if "/" in name or name in ("", ".", ".."):
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
     how = _OPEN_HOW.pack(flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0, _RESOLVE)
     fd = int(_SYSCALL(_SYS_OPENAT2, parent, os.fsencode(name), how, len(how)))
     if fd < 0 and ctypes.get_errno() in (errno.ENOSYS, errno.EPERM):
@@ -225,11 +200,7 @@ def open_beneath(parent: int, name: str, flags: int) -> int:
 
 
 def open_without_magic(path: str, flags: int, mode: int) -> int:
-    """As ``os.open``; a path that leads through a link of /proc to an open file is refused.
-
-    Raises:
-        OSError: ELOOP: it does, or has too many links; others: those of open(2).
-    """
+    """As ``os.open``; ELOOP for a path that leads through a link of /proc to an open file."""
     how = _OPEN_HOW.pack(flags, mode, _NO_MAGICLINKS)
     fd = int(_SYSCALL(_SYS_OPENAT2, _AT_FDCWD, os.fsencode(path), how, len(how)))
     if fd < 0 and ctypes.get_errno() == errno.ENOSYS:
@@ -238,9 +209,8 @@ def open_without_magic(path: str, flags: int, mode: int) -> int:
 
 
 def detach_mount(parent: int, name: str) -> bool:
-    """Unmount what is mounted on this entry of a directory; its server is not asked. Whether it is.
-
-    Processes that use it go on.
+    """Unmount what is mounted on this entry of a directory, without asking its server; whether it
+    is. Processes that use it go on.
     """
     path = f"/proc/self/fd/{parent}/".encode() + os.fsencode(name)
     return _LIBC.umount2(path, _DETACH) == 0  # type: ignore[no-any-return]  # ctypes has no types
@@ -274,9 +244,8 @@ def name_process(name: str) -> None:
 
 
 def ignore_no_signal(*survived: signal.Signals) -> None:
-    """Have handlers that do nothing for these and for what was ignored.
-
-    ``execve`` hands on to the jobs what is ignored, and not what has a handler.
+    """Have handlers that do nothing for these and for what was ignored: ``execve`` hands on to the
+    jobs what is ignored, and not what has a handler.
     """
     ignored = (n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN)
     for number in {*ignored, *survived}:
@@ -312,6 +281,13 @@ def has_ended(pidfd: int, within_s: float = 0.0) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(within_s * 1000))
+
+
+def peer_of(line: socket.socket) -> tuple[int, int]:
+    """Pid and uid of the process at the other end when it connected."""
+    data = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(data)
+    return pid, uid
 
 
 def receive(line: socket.socket, size: int) -> bytes | None:

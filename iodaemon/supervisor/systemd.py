@@ -94,11 +94,7 @@ def notify(*words: str) -> bool:
 
 
 class Scope:
-    """The scope as one process of the root side has it.
-
-    Args:
-        base: its cgroup.
-    """
+    """The scope, by its cgroup, as one process of the root side has it."""
 
     def __init__(self, base: str) -> None:
         self._base = base
@@ -125,14 +121,16 @@ class Scope:
     def settle(self) -> None:
         """Move the placeholder to a cgroup of its own: none may be where controllers are given on.
 
-        Raises:
-            OSError: the cgroup cannot be used.
+        Raises OSError: the cgroup cannot be used.
         """
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._home)
         for pid in _pids(self._base):
-            with contextlib.suppress(ProcessLookupError):
-                _move(pid, self._home)
+            with (
+                contextlib.suppress(ProcessLookupError),
+                open(f"{self._home}/cgroup.procs", "w") as file,
+            ):
+                file.write(str(pid))
 
     def watch(self) -> None:
         """From now on it is seen whether the placeholder dies."""
@@ -143,11 +141,6 @@ class Scope:
     def is_being_stopped(self) -> bool | None:
         """None: nobody knows."""
         return None if self._placeholder < 0 else has_ended(self._placeholder)
-
-
-def find_scope(base: str) -> Scope | None:
-    """None: this cgroup is not the scope's."""
-    return Scope(base) if base.endswith(f"/{SLICE}/{SCOPE}") else None
 
 
 def _start() -> int:
@@ -186,8 +179,3 @@ def _pids(cgroup: str) -> list[int]:
             return [int(word) for word in file.read().split()]
     except OSError:
         return []
-
-
-def _move(pid: int, cgroup: str) -> None:
-    with open(f"{cgroup}/cgroup.procs", "w") as file:
-        file.write(str(pid))

@@ -47,7 +47,7 @@ def ledger(tmp_path):
     ended = subprocess.Popen(["true"])
     ended.wait()
     for key, pid in ((Key(4, 1), HERE), (Key(5, 2), ABOVE), (Key(6, 1), ended.pid)):
-        os.write(ledger.fd, Record(EXEC, key, pid, values=(1, 0, 0, 0, 1)).pack())
+        os.write(ledger.fd, Record(EXEC, key, pid, values=(1, 1)).pack())
     yield ledger
     os.close(ledger.fd)
 

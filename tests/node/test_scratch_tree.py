@@ -89,8 +89,18 @@ def precious(both_disks):
 
 
 def remove(store, within_s=20.0):
-    """Whether all of it is gone."""
-    return scratch.remove(str(store.parent), "tree", None, time.monotonic() + within_s)
+    """Whether all of it is gone. What a helper has opened is closed by its end."""
+    before = open_descriptors()
+    try:
+        return scratch.remove(str(store.parent), "tree", None, time.monotonic() + within_s)
+    finally:
+        for fd in open_descriptors() - before:
+            os.close(fd)
+
+
+def open_descriptors():
+    fds = map(int, os.listdir("/proc/self/fd"))
+    return {fd for fd in fds if os.path.exists(f"/proc/self/fd/{fd}")}  # but that of the listing
 
 
 def other(text, *words):

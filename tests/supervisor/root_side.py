@@ -14,12 +14,13 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from iodaemon.supervisor.anchor import SOCKET, Config, abstract_address, command
 from iodaemon.supervisor.orders import UNCOMPILED
+from iodaemon.supervisor.reap import children_of, tree_of
 
 WITHIN_S = 60.0
 """Only to end a test that would wait for ever: whatever is waited for lasts once it is there."""
@@ -46,14 +47,6 @@ def is_alive(pid: int) -> bool:
 
 def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def children_of(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):
-            found += map(int, (task / "children").read_text().split())
-    return found
 
 
 def name_of(pid: int) -> str:
@@ -283,18 +276,8 @@ class RootSide:
         """The process of this name below the anchor, which is there sooner or later."""
 
         def find() -> int | None:
-            seen, level = set[int](), [self.process.pid]
-            while level:
-                for pid in level:
-                    if name_of(pid) == name and is_alive(pid):
-                        return pid
-                seen.update(level)
-                below: list[int] = []
-                for pid in level:
-                    with contextlib.suppress(OSError):
-                        below += children_of(pid)
-                level = [pid for pid in below if pid not in seen]
-            return None
+            named = (pid for pid in tree_of([self.process.pid]) if name_of(pid) == name)
+            return next(filter(is_alive, named), None)
 
         return int(wait_until(find, name))
 
@@ -322,7 +305,7 @@ class RootSide:
             print(self.log.read_text())
         with contextlib.suppress(OSError):
             (self.cgroup / "cgroup.kill").write_text("1")
-        below = [] if self.process.poll() is not None else list(_all_below(self.process.pid))
+        below = [] if self.process.poll() is not None else tree_of(children_of(self.process.pid))
         self.process.kill()  # first: it would start another supervisor
         for pid in below:
             with contextlib.suppress(ProcessLookupError):
@@ -342,13 +325,6 @@ class RootSide:
                     os.kill(int(path.parent.name), signal.SIGKILL)
                     return False
         return remove_cgroup(self.cgroup)
-
-
-def _all_below(pid: int) -> Iterator[int]:
-    for child in children_of(pid):
-        with contextlib.suppress(OSError):
-            yield from _all_below(child)
-        yield child
 
 
 def remove_cgroup(path: Path) -> bool:

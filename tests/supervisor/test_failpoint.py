@@ -1,4 +1,4 @@
-"""Points that are armed and taken back while processes pass them."""
+"""Points that are armed while processes pass them."""
 
 import os
 import signal
@@ -52,27 +52,3 @@ def test_who_may_only_read_the_file_passes_as_well(point, monkeypatch):
     arm(path, 2)  # cannot be counted down
     fault.reach("here")
     assert (["here"], [signal.SIGUSR1]) == (os.listdir(path.parent), heard)
-
-
-@pytest.mark.parametrize("passage", [1, 2])
-@pytest.mark.parametrize("call", ["rename", "open"])
-def test_a_point_that_is_taken_back_while_it_is_passed_does_nothing(
-    point, monkeypatch, passage, call
-):
-    path, heard = point
-    arm(path, passage)
-    real = {"rename": os.rename, "open": open}[call]
-
-    def and_all_is_taken_back(*words, **options):
-        made = real(*words, **options)
-        for each in path.parent.iterdir():
-            each.unlink()
-        return made
-
-    if call == "rename":
-        monkeypatch.setattr(os, "rename", and_all_is_taken_back)
-    else:
-        monkeypatch.setattr("builtins.open", and_all_is_taken_back)
-    fault.reach("here")
-
-    assert ([], []) == (os.listdir(path.parent), heard)

@@ -370,6 +370,7 @@ def test_a_job_ends_though_its_tracer_takes_no_notice(service: Service, text: st
         ended = service.daemon.await_state("1.1", "ended")
 
     assert 9 == ended["exit"]["signal"]
+    assert "exec" not in text or not ended["whole"]
 
 
 # -- from a daemon that has been taken over ------------------------------------------------------

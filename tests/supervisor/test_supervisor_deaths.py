@@ -179,17 +179,6 @@ def test_a_job_runs_on_without_its_record(
     )
 
 
-def test_a_holder_that_is_killed_loses_no_exit_code(make_root: Callable[..., RootSide]) -> None:
-    root = make_root("processes")
-    daemon = root.connect()
-    daemon.run("1.1", *root.gate.wait_and("exit 8"))
-    root.kill("iod-holder")
-    root.gate.open()
-    ended = daemon.await_state("1.1", "ended")
-
-    assert 8 == ended["exit"]["code"]
-
-
 def test_a_job_whose_holder_is_killed_ends_with_its_last_process(
     make_root: Callable[..., RootSide],
 ) -> None:
@@ -454,7 +443,7 @@ def test_what_is_left_of_a_forgotten_attempt_is_not_said_to_run(root: RootSide) 
     ended = subprocess.Popen(["true"])
     ended.wait()
     ledger = open_ledger(str(root.runtime / "ledger"))
-    ledger.append(Record(EXEC, Key(2, 1), ended.pid, values=(1, 0, 0, 0, 1)))
+    ledger.append(Record(EXEC, Key(2, 1), ended.pid, values=(1, 1)))
     os.close(ledger.fd)
     root.kill("iod-supervisor")
     daemon = root.connect()

@@ -87,7 +87,7 @@ def stranger() -> Iterator[int]:
 
 def record_as_begun(root: RootSide, key: Key, pid: int, ticks: int) -> None:
     ledger = open_ledger(str(root.runtime / "ledger"))
-    ledger.append(Record(EXEC, key, pid, values=(ticks, 0, 0, 0, 0)))
+    ledger.append(Record(EXEC, key, pid, values=(ticks, 0)))
     os.close(ledger.fd)
 
 

@@ -31,9 +31,9 @@ def path() -> Iterator[Path]:
 
 def write_attempt(ledger: Ledger, job: int) -> Key:
     key = Key(job, 1)
-    ledger.append(Record(EXEC, key, pid=job, values=(7, 0, 0, 0, 0)))
-    ledger.append(Record(EXIT, key, pid=job, status=256))
-    ledger.append(Record(USE, key, pid=job, flags=MAIN, values=(1, 2, 3, 4, 5)))
+    ledger.append(Record(EXEC, key, pid=job, values=(7, 0)))
+    ledger.append(Record(EXIT, key, pid=job, values=(256, 0)))
+    ledger.append(Record(USE, key, pid=job, flags=MAIN, values=(1, 2, 3, 4, 5, 6)))
     return key
 
 
@@ -44,8 +44,8 @@ def test_what_is_appended_is_read_by_everybody(path: Path) -> None:
     entry = other.entries[key]
 
     assert ledger.identity == other.identity
-    assert (5, 7, 256, (1, 2, 3, 4, 5, 0), True) == (
-        entry.pid, entry.ticks, entry.status, entry.use, entry.has_main_use,
+    assert (5, 7, 256, (1, 2, 3, 4, 5, 6), True) == (
+        entry.pid, entry.ticks, entry.status, entry.use, entry.flags & MAIN,
     )  # fmt: skip
     os.close(ledger.fd)
     os.close(other.fd)
@@ -66,8 +66,8 @@ def test_a_record_that_is_cut_or_damaged_is_skipped(path: Path, cut: int) -> Non
     assert (0, True, 256) == (
         ledger.entries[first].pid, ledger.entries[first].has_run, ledger.entries[first].status,
     )  # fmt: skip
-    assert (True, False) == (ledger.entries[second].has_run, ledger.entries[second].has_main_use)
-    assert ledger.entries[third].has_main_use
+    assert (True, False) == (ledger.entries[second].has_run, ledger.entries[second].flags & MAIN)
+    assert ledger.entries[third].flags & MAIN
     os.close(ledger.fd)
 
 
@@ -82,7 +82,7 @@ def test_pages_of_forgotten_attempts_are_given_back(path: Path) -> None:
 
     assert path.stat().st_blocks * 512 < before * 512 - 300_000
     assert keys[-1:] == list(ledger.entries)
-    assert again.entries[keys[-1]].has_main_use
+    assert again.entries[keys[-1]].flags & MAIN
     assert again.identity == ledger.identity
     os.close(ledger.fd)
     os.close(again.fd)
@@ -94,9 +94,9 @@ def test_what_is_kept_tells_apart_who_ended_and_who_was_ended_by_the_shutdown(
     """It is found by the next boot's daemon, which runs the others again where they ask for it."""
     ledger = open_ledger(str(path))
     for job, status in enumerate((0, 3 << 8, 15, 9, 143 << 8, 11), start=1):
-        ledger.append(Record(EXEC, Key(job, 1), pid=job, values=(7, 0, 0, 0, 0)))
-        ledger.append(Record(EXIT, Key(job, 1), pid=job, status=status))
-    ledger.append(Record(EXEC, Key(7, 1), pid=7))
+        ledger.append(Record(EXEC, Key(job, 1), pid=job, values=(7, 0)))
+        ledger.append(Record(EXIT, Key(job, 1), pid=job, values=(status, 0)))
+    ledger.append(Record(EXEC, Key(7, 1), pid=7, values=(7, 0)))
     write_in_time(str(tmp_path / ENDS), protocol.encode(describe_ends(ledger)))
     ends = find_ends(tmp_path / "output")
 
@@ -111,7 +111,7 @@ def test_one_of_another_boot_is_put_aside(path: Path) -> None:
     write_attempt(ledger, 1)
     os.close(ledger.fd)
     data = bytearray(path.read_bytes())
-    data[:64] = Record(records.OPEN, Key(0, 0), values=(9, 1, 2, 0, 0)).pack()
+    data[:64] = Record(records.OPEN, Key(0, 0), values=(9, 1, 2)).pack()
     path.write_bytes(data)
     ledger = open_ledger(str(path))
 

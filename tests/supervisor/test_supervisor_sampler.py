@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from root_side import Daemon, RootSide, is_alive, wait_until
 
-from iodaemon.supervisor.identity import peer_of
+from iodaemon.supervisor.syscalls import peer_of
 
 pytestmark = pytest.mark.node
 SAMPLER = "iod-sampler"

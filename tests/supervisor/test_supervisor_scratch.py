@@ -245,18 +245,18 @@ def test_a_silent_disk_is_named_at_the_deadline(
     silent = silent_file_system(tmp_path)
     silent.is_mute = True
     loop, answers = Loop(), list[Any]()
-    desk = scratch.Desk(loop.add, loop.remove, answers.append, (1000, 1 << 31), str(tmp_path))
+    desk = scratch.Desk(loop, answers.append, (1000, 1 << 31), str(tmp_path))
     try:
         desk.ask({"id": 1, "do": "look", "disk": str(tmp_path)})
         desk.ask({"id": 2, "do": "discard", "key": "1.1"})
         desk.ask({"id": 3, "do": "look", "disk": str(tmp_path)})  # two wait already
         while len(answers) < 3:
-            desk.keep_time()
-            loop.turn(0.01)
+            loop.turn()
+            loop.work_off()
     finally:
         silent.let_go()
     while desk._helpers:
-        loop.turn(1.0)
+        loop.turn()
     os.waitpid(-1, os.WNOHANG)
     os.waitpid(-1, os.WNOHANG)
     told = {answer["scratch"]: (answer["is_disk"], answer["problem"]) for answer in answers}

@@ -27,7 +27,7 @@ from iodaemon.core.job import Job
 from iodaemon.daemon.account import Accounts, find_gid, groups_of_users, refresh_groups
 from iodaemon.daemon.http.refusal import refuse_malformed
 from iodaemon.errors import NotPermitted, RequestError
-from iodaemon.supervisor.identity import no_account
+from iodaemon.supervisor.launch import no_account
 
 # -- identity and rights ---------------------------------------------------------------------------
 

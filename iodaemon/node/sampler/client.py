@@ -22,8 +22,8 @@ from iodaemon.core.platform import Device, DeviceId, Partition
 from iodaemon.core.sample import JobCounters, NodeCounters, Sample
 from iodaemon.node.devices import disk_counters, find_mount_devices, find_number
 from iodaemon.node.sampler.proc_files import parse_mount
-from iodaemon.supervisor.identity import peer_of
 from iodaemon.supervisor.ledger import Key, Use
+from iodaemon.supervisor.syscalls import peer_of
 
 log = logging.getLogger(__name__)
 

@@ -42,10 +42,9 @@ from iodaemon.node.sampler.proc_files import (
 )
 from iodaemon.supervisor import syscalls
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.supervisor.identity import peer_of
 from iodaemon.supervisor.ledger import Use
-from iodaemon.supervisor.process_tree import children_of, tree_of
-from iodaemon.supervisor.reap import read_small
+from iodaemon.supervisor.reap import children_of, read_small, tree_of
+from iodaemon.supervisor.syscalls import peer_of
 
 _T = TypeVar("_T")
 

@@ -19,7 +19,7 @@ from stuck_exec import silent_file_system, stuck_command
 
 from iodaemon.errors import IodaemonError
 from iodaemon.node.sampler.proc_files import find_state
-from iodaemon.supervisor.process_tree import children_of
+from iodaemon.supervisor.reap import children_of
 
 pytestmark = [pytest.mark.node, pytest.mark.slow]
 

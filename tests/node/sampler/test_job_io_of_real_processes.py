@@ -14,8 +14,7 @@ from sampling import Measured
 from iodaemon.doctor.account import groups_of_process
 from iodaemon.node.sampler.proc_files import parse_cpu_stat, read_members, read_mounts
 from iodaemon.supervisor.ledger import Use
-from iodaemon.supervisor.process_tree import children_of, tree_of
-from iodaemon.supervisor.reap import parse_io, read_status
+from iodaemon.supervisor.reap import children_of, parse_io, read_status, tree_of
 
 pytestmark = pytest.mark.node
 
