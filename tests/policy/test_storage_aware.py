@@ -9,8 +9,7 @@ from builders import job as waiting
 from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from queueing import run
-from scene import platform
+from scene import platform, run
 
 from iodaemon.core import event as ev
 from iodaemon.core.job import DiskId, JobId, JobSpec, JobState, ScratchRequest, TierName
