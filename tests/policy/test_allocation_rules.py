@@ -109,6 +109,7 @@ NODE = (node("n", 1),)
 TWO = (node("n", 2),)
 UNEVEN = (node("a0", 2), node("a1", [4000, 8000, 4000]))
 NETWORKS = (node("near", 2, network=4e9), node("far", 2))
+LOADS = [("n:0", 1, 0.0, 1e4), *(("n:1", 1, at, at + 10.0) for at in (0.0, 1e3, 2e3))]
 SPEEDS = (node("fast", 1), node("slow", 1, write=0.05e9, read=0.1e9))
 CHOSEN = {
     "turns pass over what is too full": (
@@ -116,22 +117,11 @@ CHOSEN = {
         request(350, end=7200.0),
         {"a1:0"},
     ),
-    "a disk that would be full is not taken in turn": (
-        ("round_robin", NODE, []),
-        request(4000),
-        None,
-    ),
+    "a disk is not filled in turn": (("round_robin", NODE, []), request(4000), None),
     "but just below that": (("round_robin", NODE, []), request(3999), {"n:0"}),
     # The published test: with one load on every disk that of 8 TB wins by percent.
     "the emptiest has the largest part free": (
-        (
-            "worst_fit",
-            UNEVEN,
-            [
-                (f"{n}:{i}", 3700)
-                for n, i in [("a0", 0), ("a0", 1), ("a1", 0), ("a1", 1), ("a1", 2)]
-            ],
-        ),
+        ("worst_fit", UNEVEN, [(name, 3700) for name in ("a0:0", "a0:1", "a1:0", "a1:1", "a1:2")]),
         request(),
         {"a1:1"},
     ),
