@@ -162,42 +162,6 @@ def test_the_capacity_is_used_up_within_the_caps_and_never_exceeded(coming, goin
     replay(Ours(20.0, scaling), coming, going, look)
 
 
-@settings(max_examples=tries(100), deadline=None)
-@given(st.lists(COMING, min_size=1, max_size=10), st.lists(st.floats(0.0, 300.0), max_size=20))
-def test_a_flow_that_goes_and_comes_back_moves_all_its_bytes_once(coming, times):
-    link = Ours(20.0, constant_scaling)
-    replay(link, coming, [])
-    moved = dict.fromkeys(range(len(coming)), 0.0)
-    for turn, at_s in enumerate(sorted(100.0 + time_s for time_s in times)):
-        link.run_to(at_s)
-        number = turn % len(coming)
-        left = link.remove(number)
-        if left is not None:
-            _, size, weight, cap = coming[number]
-            moved[number] = size - left
-            link.run_to(at_s + 5.0)
-            link.add(number, left, weight, cap)
-    link.run_to(1e9)
-
-    assert set(link.ends) == set(range(len(coming)))
-    assert all(0.0 <= moved[n] <= size for n, (_, size, _, _) in enumerate(coming))
-
-
-@settings(max_examples=tries(50), deadline=None)
-@given(st.lists(COMING, min_size=1, max_size=20), st.lists(st.floats(0.0, 500.0), max_size=30))
-def test_to_look_changes_nothing(coming, times):
-    watched, alone = Ours(20.0, constant_scaling), Ours(20.0, constant_scaling)
-    for link in (watched, alone):
-        replay(link, coming, [])
-    for at_s in sorted(100.0 + time_s for time_s in times):
-        watched.run_to(at_s)
-        assert all(watched.link.left(flow) >= 0.0 for flow in watched.flows.values())
-    for link in (watched, alone):
-        link.run_to(1e9)
-
-    assert approx(alone.ends) == watched.ends
-
-
 # -- by hand ----------------------------------------------------------------------------------
 
 

@@ -202,30 +202,6 @@ def run(*jobs, machine=None, rules=RULES, **options):
     return simulate(platform(2) if machine is None else machine, rules, jobs, **options)
 
 
-def test_fcfs_over_a_shared_link_by_hand():
-    # Two slots, 10 bytes/s. 1 and 2 begin at 0; 1 transfers 0..2 alone (20 of 30 bytes), 2 joins
-    # at 2: 5 each, 1 is done at 4, 2 has 10 of 30; 3 and 4 wait until 4: 3 (1 slot) begins at 4
-    # and shares from 4 on: 2 is done at 8 (20 at 5/s), 3 has 20 of 60 then, alone from 8 on: 12.
-    # 4 needs both slots, so it begins at 12 and computes until 15, although 5 would fit at 8:
-    # nothing overtakes it, so 5 begins at 15.
-    result = run(
-        submission(0.0, Transfer(30.0, "pfs")),
-        submission(0.0, Compute(2.0), Transfer(30.0, "pfs")),
-        submission(1.0, Transfer(60.0, "pfs")),
-        submission(2.0, Compute(3.0), cpus=2),
-        submission(3.0, Compute(1.0)),
-        sampling=False,
-    )
-
-    assert [(job.started_s, job.ended_s) for job in result.jobs] == [
-        (0.0, approx(4.0)),
-        (0.0, approx(8.0)),
-        (approx(4.0), approx(12.0)),
-        (approx(12.0), approx(15.0)),
-        (approx(15.0), approx(16.0)),
-    ]
-
-
 def test_without_sampling_there_are_no_timeslices_and_sampling_changes_no_times():
     jobs = [submission(n / 3, Compute(n), Transfer(7.0 * n, "pfs")) for n in range(1, 9)]
     watched, alone = run(*jobs), run(*jobs, sampling=False)

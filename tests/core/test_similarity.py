@@ -219,14 +219,3 @@ def test_the_size_of_a_command_is_no_burden(command):
     for name, cwd in (("", None), ("x" * 1_000_000, "/" * 1_000_000)):
         found = keys_of(job(command=command, name=name, cwd=cwd))
         assert all(len(key.text) <= LONGEST for key in found)
-
-
-ENDLESS = st.builds(lambda piece, times: piece * times, PIECES | st.text(), st.integers(1, 3000))
-
-
-@given(st.lists(PIECES | ENDLESS, max_size=6).map(tuple), st.integers(1, 2000))
-def test_no_command_is_too_long(command, times):
-    for longer in (command, command * times):
-        program, pattern = work_of(longer)
-        assert isinstance(program, str)
-        assert pattern is None or len(pattern) <= 26

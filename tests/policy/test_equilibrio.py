@@ -160,13 +160,6 @@ def test_without_knowledge_it_is_as_with_alpha_0(waiting, live, alpha):
 # -- one by one ----------------------------------------------------------------------------------
 
 
-def test_alpha_0_is_first_come_first_served_and_ties_go_by_id():
-    scene = Scene(platform(2)).queue(*(queued(i, at_s=i, rate=i * MB) for i in range(1, 6)))
-    ties = Scene(platform(2)).queue(queued(4), queued(2), queued(9), queued(3))
-
-    assert [[1, 2], [2, 3]] == [started(decide(scene, alpha=0.0)), started(decide(ties))]
-
-
 def test_the_job_that_evens_out_what_runs_goes_first():
     scene = running(Scene(platform(2)), 1, rate=0.0)
     scene.queue(queued(2, at_s=1.0, rate=0.0), queued(3, at_s=2.0, rate=30 * MB))
@@ -200,13 +193,6 @@ def test_a_backfilled_job_says_beside_whom_and_for_how_long():
         "10 min; passes 1 earlier job"
     )
     assert "needs 4 free CPUs on one socket; most free now: 2" == plan.reasons[2].text
-
-
-def test_a_job_without_walltime_is_not_backfilled_and_extends_no_bound():
-    scene = running(Scene(platform(4)), 1, cpus=2)
-    scene.queue(queued(2, cpus=4), queued(3, walltime_s=60.0), queued(4))
-
-    assert [] == started(decide(scene))
 
 
 def test_operations_are_balanced_where_that_is_asked_for():

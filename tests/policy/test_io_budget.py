@@ -22,8 +22,6 @@ from scene import (
     writers,
 )
 
-from iodaemon.core.job import JobSpec
-from iodaemon.model.node import Profile, Transfer
 from iodaemon.policy.admission import easy
 from iodaemon.policy.admission.easy import Rule
 from iodaemon.policy.headroom import ALONE_SHARE
@@ -113,26 +111,6 @@ def test_of_whose_io_nothing_is_known_passes_a_head_that_does_io_only_if_it_ends
         f"its I/O (--io-rate), so it has to end in time; {own} is its walltime"
         for own in ("none (--time)", "5 min")
     ] == [rule.explain(view, job, None) for job in unknown[:2]]
-
-
-def test_a_stream_of_jobs_that_say_nothing_does_not_put_a_promise_off():
-    def job(at_s, rate, seconds, **spec):
-        steps = (Transfer(rate * seconds / 10, "pfs", cap_bytes_per_s=rate),)
-        made = JobSpec(command=("x",), **spec)
-        return at_s, made, Profile(steps=steps, repeat=10)
-
-    jobs = [
-        job(0.0, 80 * MB, 300.0, walltime_s=300.0, io_rate_bytes_per_s=80 * MB),
-        job(1.0, 40 * MB, 10.0, walltime_s=20.0, io_rate_bytes_per_s=40 * MB),
-        *(job(2.0 + 5.0 * i, 90 * MB, 1000.0) for i in range(20)),
-    ]
-    promises = Promises()
-
-    rule = Rule(bandwidth_bytes_per_s=LIMIT)
-    done = run(rule, platform(8), jobs, promises, model=WIDE, sampling=True).jobs
-
-    assert 300.0 == pytest.approx(promises.first_s[2])
-    assert done[1].started_s <= promises.first_s[2]
 
 
 @given(WORKLOADS, SOCKETS, st.sampled_from([20 * MB, 60 * MB]))
