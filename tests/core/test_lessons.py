@@ -81,6 +81,7 @@ def test_of_too_many_one_of_the_user_who_has_most_goes(most, before, new, out):
 
     assert {kind(*new): LIMIT, kind(*out): None} == lessons.learn(kind(*new), LIMIT)
     assert {kind(*each) for each in (*before, new)} - {kind(*out)} == set(lessons)
+    assert most == len(lessons)
 
 
 def test_what_is_dropped_is_not_known_and_makes_room():
