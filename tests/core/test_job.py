@@ -81,6 +81,13 @@ def test_a_step_brings_its_reason_and_drops_the_old_one():
     assert (reason("New"), None) == (held.reason, moved(held, JobState.PENDING, 2.0).reason)
 
 
+def test_a_suspend_that_is_not_confirmed_is_shown_with_dots():
+    asked = {"io_hold": True, "io_held_since_s": 0.0, "freeze_asked": True}
+    shown = [job(state=JobState.RUNNING, **fields).state_shown for fields in (asked, {})]
+
+    assert ["SUSPENDED_IO...", "RUNNING"] == shown
+
+
 @pytest.mark.parametrize(
     ("end", "code"),
     [(Exit(code=0), 0), (Exit(code=3), 3), (Exit(signal=15), 143), (Exit(), 1)],

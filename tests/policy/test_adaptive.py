@@ -134,6 +134,13 @@ def test_what_was_learned_of_a_kind_is_told_by_its_lesson():
     assert lesson.gain > 1.0
 
 
+def test_nobody_is_stopped_who_asked_not_to_be():
+    watch = Watch()
+    run([STREAM] * 6, spec=JobSpec(command=("stream",), no_suspend=True), watch=watch)
+
+    assert 0 == watch.count(Suspend)
+
+
 def test_who_may_not_be_stopped_is_slowed_down_and_let_go_again():
     watch = Watch()
     run([STREAM] * 8, spec=JobSpec(command=("stream",), no_suspend=True), watch=watch)
