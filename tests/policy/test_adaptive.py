@@ -166,12 +166,16 @@ def test_a_cap_is_kept():
     assert watch.count(Suspend) >= 3
 
 
-def test_a_job_whose_io_is_hidden_is_left_alone():
+@pytest.mark.parametrize("no_suspend", [False, True])
+def test_a_job_whose_io_is_hidden_is_neither_stopped_nor_slowed_down(no_suspend):
     hidden = Profile(steps=(Read(400 * MB),), hides_io=True)
     watch = Watch()
-    jobs, _ = run([hidden, *[STREAM] * 5], watch=watch)
+    spec = JobSpec(command=("stream",), no_suspend=no_suspend)
+    jobs, _ = run([hidden, *[STREAM] * 7], spec=spec, watch=watch)
 
     assert 0.0 == jobs[0].suspended_io_s
+    throttled = {each.job_id for each in watch.decisions if isinstance(each, Throttle)}
+    assert (no_suspend, False) == (bool(throttled), 1 in throttled)
 
 
 @pytest.mark.parametrize(
