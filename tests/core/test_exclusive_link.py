@@ -43,46 +43,58 @@ def bandwidth(now_s, requested_s, phase_s, remaining_s, io_done_s, elapsed_s, id
     return io_done_s / elapsed_s if elapsed_s > 0.0 else 0.0
 
 
-def test_first_come_first_served_without_an_order():
-    run = sim(phases(1.0, 10.0), phases(3.0, 1.0), phases(2.0, 5.0)).run()
-
-    assert run.ends() == {1: 11.0, 3: 16.0, 2: 17.0}
-
-
-def test_of_jobs_that_ask_together_the_smaller_id_is_first():
-    run = sim(phases(2.0, 3.0), phases(1.0, 4.0, 1.0), phases(2.0, 5.0)).run()
-
-    assert run.ends() == {2: 6.0, 1: 8.0, 3: 13.0}
-
-
-@pytest.mark.parametrize("order_is_fixed", [True, False])
-def test_the_order_chooses_among_all_that_ask_at_one_instant(order_is_fixed):
-    profiles = [phases(0.0, 3.0), phases(0.0, 4.0), phases(0.0, 5.0)]
-    run = sim(*profiles, order=longest_io, order_is_fixed=order_is_fixed).run()
-
-    assert run.ends() == {3: 5.0, 2: 9.0, 1: 12.0}
-
-
-def test_what_is_served_is_not_interrupted_by_what_comes_before_it_in_the_order():
-    run = sim(phases(0.0, 3.0), phases(1.0, 9.0), phases(2.0, 5.0), order=longest_io).run()
-
-    assert run.ends() == {1: 3.0, 2: 12.0, 3: 17.0}
-
-
 def turning(now_s, requested_s, phase_s, remaining_s, io_done_s, elapsed_s, ideal_done_s, job):
     """The larger id first, but until 10 s the smaller one."""
     return job if now_s < 10.0 else -job
 
 
-@pytest.mark.parametrize(
-    ("order_is_fixed", "ends"),
-    [(False, {1: 20.0, 3: 21.0, 2: 22.0}), (True, {1: 20.0, 2: 21.0, 3: 22.0})],
-)
-def test_keys_that_change_are_asked_for_whenever_the_link_is_free(order_is_fixed, ends):
-    profiles = [phases(0.0, 20.0), phases(1.0, 1.0), phases(2.0, 1.0)]
-    run = sim(*profiles, order=turning, order_is_fixed=order_is_fixed).run()
+HALVED = {"capacity": 4.0, "scaling": table_scaling((0.5,))}
+CHANGING = [phases(0.0, 20.0), phases(1.0, 1.0), phases(2.0, 1.0)]
+CAPPED = Profile(steps=(Transfer(6.0, "io", 2.0), Transfer(6.0, "io")))
+SERVED = {
+    "asked whenever it is free": ({"order": turning}, CHANGING, {1: 20, 3: 21, 2: 22}),
+    "asked once": ({"order": turning, "order_is_fixed": True}, CHANGING, {1: 20, 2: 21, 3: 22}),
+    "under a cap": ({"capacity": 3.0}, [CAPPED], {1: 5}),
+    "as one stream": (HALVED, [phases(0.0, 6.0)], {1: 3}),
+    "with the cap of a stream": (
+        {"capacity": 4.0, "stream_cap_bytes_per_s": 1.0},
+        [phases(0.0, 6.0)],
+        {1: 6},
+    ),
+}
 
-    assert ends == run.ends()
+
+@pytest.mark.parametrize(("fields", "profiles", "ends"), SERVED.values(), ids=SERVED)
+def test_one_after_the_other_is_served(fields, profiles, ends):
+    assert ends == sim(*profiles, **fields).run().ends()
+
+
+ACTS = {
+    "a suspended holder loses it and goes on with the rest later": (
+        [phases(0.0, 5.0), phases(1.0, 4.0), phases(3.5, 1.0)],
+        [(2.0, Suspend(job_id=1)), (3.0, Resume(job_id=1))],
+        {2: 6, 1: 9, 3: 10},
+    ),
+    "one that waits is passed over and asks anew": (
+        [phases(0.0, 5.0), phases(1.0, 4.0), phases(2.0, 1.0)],
+        [(3.0, Suspend(job_id=2)), (5.5, Resume(job_id=2))],
+        {1: 5, 3: 6, 2: 10},
+    ),
+    "after a killed holder the next is served at once": (
+        [phases(0.0, 5.0), phases(1.0, 4.0)],
+        [(2.0, Kill(job_id=1))],
+        {1: 2, 2: 6},
+    ),
+}
+
+
+@pytest.mark.parametrize(("profiles", "acts", "ends"), ACTS.values(), ids=ACTS)
+def test_who_stands_still_is_not_served(profiles, acts, ends):
+    run = sim(*profiles)
+    for at_s, decision in acts:
+        run.at(at_s, decision)
+
+    assert ends == run.run().ends()
 
 
 def test_the_key_is_given_what_the_contract_says():
@@ -93,9 +105,8 @@ def test_the_key_is_given_what_the_contract_says():
         seen.setdefault(job, []).append((now_s, requested_s, *numbers))
         return requested_s
 
-    started_late = phases(1.0, 4.0)
     run = sim(phases(2.0, 6.0, repeat=2), capacity=2.0, order=record, order_is_fixed=True)
-    run.at(1.5).start(started_late, first=2).run()
+    run.at(1.5).start(phases(1.0, 4.0), first=2).run()
 
     assert seen == {
         1: [(2.0, 2.0, 3.0, 8.0, 0.0, 2.0, 2.0), (7.0, 7.0, 3.0, 3.0, 3.0, 7.0, 7.0)],
@@ -104,45 +115,11 @@ def test_the_key_is_given_what_the_contract_says():
     assert run.ends() == {2: 7.0, 1: 10.0}
 
 
-def test_a_cap_slows_the_one_that_is_served():
-    profile = Profile(steps=(Transfer(6.0, "io", 2.0), Transfer(6.0, "io")))
-    run = sim(profile, capacity=3.0).run()
-
-    assert run.ends() == {1: 5.0}
-
-
-def test_a_cap_of_each_stream_and_the_scaling_of_one_bind_as_well():
-    run = sim(phases(0.0, 6.0), capacity=4.0, scaling=table_scaling((0.5,))).run()
-    capped = sim(phases(0.0, 6.0), capacity=4.0, stream_cap_bytes_per_s=1.0).run()
-
-    assert [run.ends(), capped.ends()] == [{1: 3.0}, {1: 6.0}]
-
-
-def test_a_suspended_holder_loses_the_link_and_goes_on_with_the_rest_later():
-    run = sim(phases(0.0, 5.0), phases(1.0, 4.0), phases(3.5, 1.0))
-    run.at(2.0, Suspend(job_id=1)).at(3.0, Resume(job_id=1)).run()
-
-    assert run.ends() == {2: 6.0, 1: 9.0, 3: 10.0}
-
-
-def test_a_suspended_job_that_waits_is_passed_over_and_asks_anew():
-    run = sim(phases(0.0, 5.0), phases(1.0, 4.0), phases(2.0, 1.0))
-    run.at(3.0, Suspend(job_id=2)).at(5.5, Resume(job_id=2)).run()
-
-    assert run.ends() == {1: 5.0, 3: 6.0, 2: 10.0}
-
-
-def test_when_the_holder_is_killed_the_next_is_served_at_once():
-    run = sim(phases(0.0, 5.0), phases(1.0, 4.0)).at(2.0, Kill(job_id=1)).run()
-
-    assert run.ends() == {1: 2.0, 2: 6.0}
-
-
 def test_its_bytes_and_waiting_are_counted():
     sample = sim(phases(0.0, 5.0), phases(1.0, 4.0), capacity=2.0).sample(2.0)
 
-    assert [sample.jobs[1].written_bytes, sample.jobs[2].written_bytes] == [4, 0]
-    assert approx([sample.jobs[1].io_stall_s, sample.jobs[2].io_stall_s]) == [2.0, 1.0]
+    assert [4, 0] == [sample.jobs[i].written_bytes for i in (1, 2)]
+    assert approx([2.0, 1.0]) == [sample.jobs[i].io_stall_s for i in (1, 2)]
 
 
 LENGTHS = st.integers(1, 20)

@@ -162,75 +162,35 @@ def test_the_capacity_is_used_up_within_the_caps_and_never_exceeded(coming, goin
     replay(Ours(20.0, scaling), coming, going, look)
 
 
-@settings(max_examples=tries(100), deadline=None)
-@given(st.lists(COMING, min_size=1, max_size=10), st.lists(st.floats(0.0, 300.0), max_size=20))
-def test_a_flow_that_goes_and_comes_back_moves_all_its_bytes_once(coming, times):
-    link = Ours(20.0, constant_scaling)
-    replay(link, coming, [])
-    moved = dict.fromkeys(range(len(coming)), 0.0)
-    for turn, at_s in enumerate(sorted(100.0 + time_s for time_s in times)):
-        link.run_to(at_s)
-        number = turn % len(coming)
-        left = link.remove(number)
-        if left is not None:
-            _, size, weight, cap = coming[number]
-            moved[number] = size - left
-            link.run_to(at_s + 5.0)
-            link.add(number, left, weight, cap)
-    link.run_to(1e9)
-
-    assert set(link.ends) == set(range(len(coming)))
-    assert all(0.0 <= moved[n] <= size for n, (_, size, _, _) in enumerate(coming))
-
-
-@settings(max_examples=tries(50), deadline=None)
-@given(st.lists(COMING, min_size=1, max_size=20), st.lists(st.floats(0.0, 500.0), max_size=30))
-def test_to_look_changes_nothing(coming, times):
-    watched, alone = Ours(20.0, constant_scaling), Ours(20.0, constant_scaling)
-    for link in (watched, alone):
-        replay(link, coming, [])
-    for at_s in sorted(100.0 + time_s for time_s in times):
-        watched.run_to(at_s)
-        assert all(watched.link.left(flow) >= 0.0 for flow in watched.flows.values())
-    for link in (watched, alone):
-        link.run_to(1e9)
-
-    assert approx(alone.ends) == watched.ends
-
-
 # -- by hand ----------------------------------------------------------------------------------
 
 
-def ends(capacity, *flows, scaling=constant_scaling):
-    """When (size, weight, cap) of time 0 arrive, in this order."""
-    link = Ours(capacity, scaling)
-    for number, (size, weight, cap) in enumerate(flows):
-        link.add(number, size, weight, cap)
-    link.run_to(1e9)
-    return [link.ends[number] for number in range(len(flows))]
+def test_a_table_of_factors_holds_beyond_its_end():
+    assert [1.0, 0.9, 0.7, 0.5, 0.5] == [SHRINKING(streams) for streams in (1, 2, 3, 4, 9)]
 
 
-def test_shares_are_by_weight():
-    assert ends(40.0, (30.0, 3.0, math.inf), (30.0, 1.0, math.inf)) == [1.0, 1.5]
+@pytest.mark.parametrize("factors", [[], [1.0, 0.0]])
+def test_a_table_that_stops_the_disk_is_refused(factors):
+    with pytest.raises(ValueError, match="at least one factor, each above 0"):
+        table_scaling(factors)
 
 
-def test_what_a_cap_leaves_is_shared_by_weight():
-    assert ends(40.0, (10.0, 2.0, 10.0), (20.0, 1.0, math.inf), (10.0, 1.0, 10.0)) == [1.0] * 3
+@pytest.mark.parametrize(
+    ("caps", "shared"),
+    [
+        ([math.inf] * 3, ([30.0] * 3, 30.0, True)),
+        ([40.0, 10.0, math.inf], ([40.0, 10.0, 40.0], 40.0, True)),
+        ([20.0, 10.0], ([20.0, 10.0], 80.0, False)),
+        ([], ([], 90.0, False)),
+    ],
+)
+def test_the_level_is_what_one_without_a_cap_would_get(caps, shared):
+    link = Ours(90.0, constant_scaling)
+    for number, cap in enumerate(caps):
+        link.add(number, 1.0, 1.0, cap)
 
-
-def test_a_cap_binds_again_when_others_have_gone():
-    # 10 each for 1 s; then the capped one gets 12 of the 20 there are
-    assert ends(20.0, (10.0, 1.0, math.inf), (34.0, 1.0, 12.0)) == [1.0, 3.0]
-
-
-def test_equal_flows_arrive_together():
-    assert ends(10.0, *[(5.0, 1.0, math.inf)] * 4) == [2.0] * 4
-
-
-def test_the_capacity_follows_the_number_of_streams():
-    table = table_scaling((1.0, 0.5))
-
-    assert ends(10.0, (5.0, 1.0, math.inf), (15.0, 1.0, math.inf), scaling=table) == [2.0, 3.0]
+    rates = [link.link.rate(flow) for flow in link.flows.values()]
+    assert shared == (rates, link.link.level, link.link.is_full)
 
 
 def test_the_capacity_may_be_changed_from_outside():
@@ -255,23 +215,17 @@ def test_an_endless_flow_takes_its_share_and_never_arrives():
     assert link.link.next_s == math.inf
 
 
-def test_waiting_is_all_the_time_unless_the_cap_explains_a_part():
-    link = Ours(10.0, constant_scaling)
+def test_waiting_is_all_the_time_unless_the_cap_explains_a_part_and_busy_is_the_used_part():
+    link, half = Ours(10.0, constant_scaling), Ours(10.0, constant_scaling)
     link.add(0, 100.0, 1.0, math.inf)
     link.add(1, 100.0, 1.0, 2.0)
+    half.add(0, 10.0, 1.0, 5.0)
     flows = dict(link.flows)
     link.run_to(4.0)
+    half.run_to(10.0)
 
-    assert link.link.waited(flows[0]) == 4.0
-    assert link.link.waited(flows[1]) == pytest.approx(4.0 * 2.0 / 8.0)
-
-
-def test_the_busy_time_is_the_used_part():
-    link = Ours(10.0, constant_scaling)
-    link.add(0, 10.0, 1.0, 5.0)
-    link.run_to(10.0)
-
-    assert link.link.busy_s == 1.0
+    assert (4.0, pytest.approx(1.0)) == tuple(link.link.waited(flows[i]) for i in (0, 1))
+    assert half.link.busy_s == 1.0
 
 
 def test_a_hundred_thousand_changes_leave_no_trace_of_rounding():

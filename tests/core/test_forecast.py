@@ -61,27 +61,14 @@ def by_hand(runs):
     return mean, math.sqrt(squares / total), total
 
 
-def test_of_one_run_the_mean_is_that_run():
-    fading = mean_of([(5.0, 100.0)])
+def test_the_mean_is_of_all_runs_the_later_and_younger_count_more():
+    one, fading = mean_of([(5.0, 100.0)]), mean_of([(0.0, 0.0), (1.0, HALF_LIFE_S)])
 
-    assert (5.0, 0.0, 1.0, 1) == (fading.mean, fading.spread, fading.weight, fading.count)
-
-
-def test_of_two_at_once_the_later_one_counts_a_little_more():
-    assert pytest.approx((1.0 + 0.9 * 0.0) / 1.9) == mean_of([(0.0, 5.0), (1.0, 5.0)]).mean
-
-
-def test_after_a_half_life_a_run_counts_half():
-    fading = mean_of([(0.0, 0.0), (1.0, HALF_LIFE_S)])
-
+    assert (5.0, 0.0, 1.0, 1) == (one.mean, one.spread, one.weight, one.count)
+    assert pytest.approx(1.0 / 1.9) == mean_of([(0.0, 5.0), (1.0, 5.0)]).mean
     assert pytest.approx(1.0 / 1.45) == fading.mean
     assert pytest.approx(0.5 * fading.weight) == fading.weight_at(2 * HALF_LIFE_S)
-
-
-def test_time_before_the_last_run_makes_it_no_younger():
-    fading = mean_of([(1.0, 100.0)])
-
-    assert 1.0 == fading.weight_at(0.0)
+    assert 1.0 == one.weight_at(0.0), "time before the last run makes it no younger"
 
 
 @given(SPELLS)
@@ -137,80 +124,66 @@ def taught(*jobs):
 # -- what is told ----------------------------------------------------------------------------------
 
 
-def test_nothing_is_known_of_what_never_ran():
-    assert Recollection().find(waits()) is None
-
-
 def test_one_run_is_what_the_next_is_expected_to_be():
     found = taught(ran(3 * MB)).find(waits())
 
-    assert pytest.approx(3 * MB) == found.rate_bytes_per_s
-    assert pytest.approx(10.0) == found.operations_per_s
+    assert Recollection().find(waits()) is None
+    assert pytest.approx((3 * MB, 10.0)) == (found.rate_bytes_per_s, found.operations_per_s)
     assert ("learned", 1, "command:true in /") == (found.source, found.runs, found.by)
     assert 0.5 == found.confidence
 
 
-def test_more_runs_alike_make_it_surer_and_never_sure():
-    seen = Recollection()
-    sure = []
+def test_more_runs_alike_make_it_surer_and_never_sure_and_runs_that_differ_less_sure():
+    seen, sure = Recollection(), []
     for _ in range(30):
         seen.learn(ran())
         sure.append(seen.find(waits()).confidence)
 
     assert sure == sorted(sure)
     assert 0.9 < sure[-1] < 1.0
+    assert taught(ran(1 * MB), ran(64 * MB)).find(waits()).confidence < 0.5 * sure[1]
 
 
-def test_runs_that_differ_make_it_less_sure():
-    even, uneven = taught(ran(), ran()), taught(ran(1 * MB), ran(64 * MB))
+@pytest.mark.parametrize(
+    ("rates", "least", "most"),
+    [
+        ([1 * MB, 100 * MB], 8 * MB, 14 * MB),  # they are averaged by factors
+        ([0.0, 0.0], 0.0, 1e-6),
+        ([1 * MB] * 20 + [9 * MB] * 20, 7 * MB, 9 * MB),  # the newest count most
+    ],
+)
+def test_what_is_expected_is_a_mean_by_factors_in_which_the_newest_count_most(rates, least, most):
+    found = taught(*(ran(rate) for rate in rates)).find(waits())
 
-    assert uneven.find(waits()).confidence < 0.5 * even.find(waits()).confidence
-
-
-def test_rates_that_differ_by_factors_are_averaged_by_factors():
-    found = taught(ran(1 * MB), ran(100 * MB)).find(waits())
-
-    assert 8 * MB < found.rate_bytes_per_s < 14 * MB
-
-
-def test_a_job_that_moved_nothing_is_known_to_move_nothing():
-    found = taught(ran(0.0), ran(0.0)).find(waits())
-
-    assert pytest.approx(0.0, abs=1e-6) == found.rate_bytes_per_s
-    assert found.confidence > 0.6
+    assert least - 1e-6 <= found.rate_bytes_per_s <= most
+    assert found.confidence > (0.0 if len(set(rates)) > 1 else 0.6)
 
 
 def test_what_is_long_ago_is_hardly_known_and_then_not_at_all():
     seen = taught(ran())
 
-    month, year = seen.find(waits(HALF_LIFE_S)), seen.find(waits(365 * DAY_S))
-    assert pytest.approx(0.5 / 1.5) == month.confidence
-    assert year is None
-
-
-def test_the_newest_runs_count_most():
-    found = taught(*(ran(1 * MB) for _ in range(20)), *(ran(9 * MB) for _ in range(20)))
-
-    assert found.find(waits()).rate_bytes_per_s > 7 * MB
+    assert pytest.approx(0.5 / 1.5) == seen.find(waits(HALF_LIFE_S)).confidence
+    assert seen.find(waits(365 * DAY_S)) is None
 
 
 # -- of what ---------------------------------------------------------------------------------------
 
 
-def test_a_job_with_the_same_name_is_known_whatever_its_command():
-    found = taught(ran(name="lu", command=("a",))).find(waits(name="lu", command=("b",)))
+def test_a_like_job_of_the_same_user_is_known_with_less_confidence():
+    seen = taught(ran(command=("./solve", "a.dat", "1"), name="lu"))
+    asked = [
+        {"name": "lu", "command": ("b",)},
+        {"command": ("./solve", "a.dat", "1")},
+        {"command": ("./solve", "b.dat", "2")},
+        {"command": ("./solve", "--help")},
+    ]
+    found = [seen.find(waits(**fields)) for fields in asked]
 
-    assert "name:lu" == found.by
-
-
-def test_a_like_command_is_known_with_less_confidence():
-    seen = taught(ran(command=("./solve", "a.dat", "1")))
-
-    same = seen.find(waits(command=("./solve", "a.dat", "1")))
-    like = seen.find(waits(command=("./solve", "b.dat", "2")))
-    program = seen.find(waits(command=("./solve", "--help")))
-    assert ["like:solve *.dat #", "program:solve"] == [like.by, program.by]
-    assert [1.0, 0.8, 0.5] == [found.confidence / 0.5 for found in (same, like, program)]
+    assert ["name:lu", "command:./solve a.dat 1 in /", "like:solve *.dat #", "program:solve"] == [
+        each.by for each in found
+    ]
+    assert [1.0, 0.8, 0.5] == [each.confidence / 0.5 for each in found[1:]]
+    assert seen.find(waits(uid=2, name="lu")) is None
 
 
 def test_a_name_for_everything_does_not_hide_what_is_known_of_the_command():
@@ -218,14 +191,9 @@ def test_a_name_for_everything_does_not_hide_what_is_known_of_the_command():
     for _ in range(5):
         seen.learn(ran(1 * MB, name="test", command=("./a",)))
         seen.learn(ran(512 * MB, name="test", command=("./b",)))
-
     found = seen.find(waits(name="test", command=("./b",)))
-    assert "command:./b in /" == found.by
-    assert pytest.approx(512 * MB) == found.rate_bytes_per_s
 
-
-def test_another_users_runs_say_nothing():
-    assert taught(ran(uid=1)).find(waits(uid=2)) is None
+    assert ("command:./b in /", pytest.approx(512 * MB)) == (found.by, found.rate_bytes_per_s)
 
 
 # -- what teaches ------------------------------------------------------------------------------
@@ -251,35 +219,18 @@ def test_a_run_cut_off_by_its_walltime_says_nothing_of_run_times():
     assert row.run_s is None
 
 
-def test_a_total_that_may_be_too_small_teaches_nothing():
-    made = ran(10 * MB)
+def test_the_rate_of_a_run_is_of_the_time_it_ran_and_unknown_where_the_total_may_be_too_small():
+    made = ran(10 * MB, run_s=2.0, suspended_io_s=98.0)
     less = msgspec.structs.replace(made, io=msgspec.structs.replace(made.io, at_least=True))
 
-    assert moved_bytes_per_s(made) is not None
-    assert moved_bytes_per_s(less) is None
+    assert (10 * MB, None) == (moved_bytes_per_s(made), moved_bytes_per_s(less))
 
 
-def test_suspended_time_is_no_run_time():
-    made = ran(10 * MB, run_s=2.0, suspended_io_s=98.0)
-
-    assert 10 * MB == moved_bytes_per_s(made)
-
-
-# -- what is noticed -----------------------------------------------------------------------------
-
-
-def test_what_teaches_nothing_new_is_not_noticed():
-    seen = Recollection()
+def test_a_run_like_those_before_is_not_noticed_and_an_odd_one_is_under_each_key():
+    seen, odd = Recollection(), ran(64 * MB)
     noticed = [bool(seen.learn(ran())) for _ in range(60)]
 
-    assert all(noticed[:2])
-    assert not any(noticed[30:])
-
-
-def test_a_run_unlike_those_before_is_noticed_under_each_key():
-    seen = taught(*(ran() for _ in range(60)))
-    odd = ran(64 * MB)
-
+    assert (True, False) == (all(noticed[:2]), any(noticed[30:]))
     assert keys_of(odd) == seen.learn(odd)
 
 
@@ -295,13 +246,9 @@ def test_a_run_elsewhere_is_expected_with_its_share():
     assert pytest.approx(5 * MB) == found.rate_bytes_per_s
     assert pytest.approx(25 * MB) == found.burst_bytes_per_s
     assert pytest.approx(0.5 * WORTH["like"] * TRUSTED) == found.confidence
-
-
-def test_what_was_learned_here_goes_before_what_was_imported():
-    seen = taught(ran(1 * MB))
-    seen.take(trace(5 * MB))
-
-    assert "learned" == seen.find(waits()).source
+    assert 1.0 == trace(io_s=99.0).io_share, "more time in I/O than there was is all of it"
+    seen.learn(ran(1 * MB))
+    assert "learned" == seen.find(waits()).source, "what was learned here goes first"
 
 
 def test_noise_does_not_hide_an_import_that_was_named():
@@ -336,10 +283,6 @@ def test_what_was_learned_of_the_same_goes_before_an_import_that_is_not_twice_as
     assert "imported" == seen.find(waits(name="a", command=("./c",))).source
 
 
-def test_more_time_in_io_than_there_was_is_all_of_it():
-    assert 1.0 == trace(io_s=99.0).io_share
-
-
 # -- forgetting ----------------------------------------------------------------------------------
 
 
@@ -355,31 +298,18 @@ def test_what_is_forgotten_is_learned_anew_from_later_runs_alone():
     assert (1, "command:true in /") == (seen.find(waits()).runs, seen.find(waits()).by)
 
 
-def test_to_forget_what_is_not_known_is_told():
-    assert not Recollection().forget(Key(1, "name", "x"), 0.0)
-
-
 # -- bounds ----------------------------------------------------------------------------------------
 
 
-def test_what_nothing_was_learned_of_for_longest_goes_first():
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0)], ids=["forward", "backward"])
+def test_of_too_many_that_goes_of_which_nothing_was_learned_for_longest(order):
     seen = Recollection(most=6)
-    for number in range(4):
+    for number in order:
         seen.learn(ran(at_s=float(number), command=(f"./p{number}",)))
 
-    assert [False, False, True, True] == [
-        seen.find(waits(3.0, command=(f"./p{number}",))) is not None for number in range(4)
-    ]
-
-
-def test_read_backwards_the_oldest_find_no_room():
-    seen = Recollection(most=6)
-    for number in reversed(range(4)):
-        seen.learn(ran(at_s=float(number), command=(f"./p{number}",)))
-
-    assert [False, False, True, True] == [
-        seen.find(waits(3.0, command=(f"./p{number}",))) is not None for number in range(4)
-    ]
+    found = [seen.find(waits(3.0, command=(f"./p{number}",))) for number in range(4)]
+    assert [False, False, True, True] == [each is not None for each in found]
+    assert not seen.forget(Key(1, "name", "x"), 0.0)
 
 
 @given(st.lists(st.integers(1, 4), max_size=40), st.booleans())
@@ -388,21 +318,14 @@ def test_nobodys_runs_push_out_what_is_known_of_one_who_has_less(uids, backwards
     for number in reversed(range(len(uids))) if backwards else range(len(uids)):
         seen.take(trace(at_s=float(number), uid=uids[number], command=(f"./p{number}",)))
 
-    counts = Counter(each.key.uid for each in remembered(seen, 1e3))
+    shown = remembered(seen, 1e3)
+    assert backwards or sorted(shown, key=lambda each: -each.last_s) == shown, "newest first"
+    counts = Counter(each.key.uid for each in shown)
     # A run has two keys here, and pushes out what it must one by one.
     assert sum(counts.values()) <= 8
     for uid, count in counts.items():
         asked = 2 * uids.count(uid)
         assert count >= min(asked, max(counts.values()) - 2)
-
-
-def test_what_is_remembered_of_all_users_is_shown_newest_first():
-    seen = Recollection()
-    for number, uid in enumerate([1, 2, 1, 2, 2, 1]):
-        seen.take(trace(at_s=float(number), uid=uid, command=(f"./p{number}",)))
-
-    times = [each.last_s for each in remembered(seen, 1e3)]
-    assert sorted(times, reverse=True) == times
 
 
 RUNS = st.lists(
@@ -538,24 +461,22 @@ class Remembering:
         return keys_of(made)
 
 
-def test_of_a_job_that_says_nothing_nothing_is_expected():
-    assert UNKNOWN == Outlook(Meter()).expected(job())
-    assert not UNKNOWN.is_known
-
-
 @pytest.mark.parametrize(
-    ("fields", "rate", "burst"),
+    ("fields", "told"),
     [
-        ({}, 40.0, 40.0),
-        ({"io_share": 0.25}, 10.0, 40.0),
-        ({"io_share": 1.0}, 40.0, 40.0),
+        ({}, (40.0, 40.0, "declared")),
+        ({"io_share": 0.25}, (10.0, 40.0, "declared")),
+        ({"io_share": 1.0}, (40.0, 40.0, "declared")),
+        ({"io_rate_bytes_per_s": None}, None),
     ],
 )
-def test_a_declared_rate_is_that_of_the_time_in_io(fields, rate, burst):
-    found = Outlook(Meter()).expected(job(io_rate_bytes_per_s=40.0, **fields))
+def test_a_declared_rate_is_that_of_the_time_in_io(fields, told):
+    found = Outlook(Meter()).expected(job(**{"io_rate_bytes_per_s": 40.0} | fields))
 
-    assert (rate, burst) == (found.rate_bytes_per_s, found.burst_bytes_per_s)
-    assert "declared" == found.source
+    if told is None:
+        assert (UNKNOWN, False) == (found, found.is_known)
+    else:
+        assert told == (found.rate_bytes_per_s, found.burst_bytes_per_s, found.source)
 
 
 def test_declared_operations_are_of_the_time_in_io_too():
@@ -564,70 +485,43 @@ def test_declared_operations_are_of_the_time_in_io_too():
     assert 500.0 == Outlook(Meter()).expected(made).operations_per_s
 
 
-def test_what_a_job_says_goes_before_experience():
-    experience = Remembering()
-    experience.learn(job())
-
-    limited = job(io_rate_bytes_per_s=1.0, walltime_s=60.0)
-    assert "declared" == Outlook(Meter(), experience).expected(limited).source
-    assert [] == experience.asked
-
-
-def test_how_long_a_job_without_walltime_runs_is_learned_whatever_it_says_of_its_io():
+def test_what_a_job_says_goes_before_experience_but_for_how_long_it_runs():
     experience = Remembering(msgspec.structs.replace(LEARNED, run_s=90.0))
     experience.learn(job())
+    outlook = Outlook(Meter(), experience)
+    limited = outlook.expected(job(1, io_rate_bytes_per_s=1.0, walltime_s=60.0))
+    endless = outlook.expected(job(2, io_rate_bytes_per_s=1.0))
 
-    found = Outlook(Meter(), experience).expected(job(io_rate_bytes_per_s=1.0))
+    assert ("declared", [2]) == (limited.source, experience.asked)
+    assert (1.0, "declared", 90.0) == (endless.rate_bytes_per_s, endless.source, endless.run_s)
 
-    assert (1.0, "declared", 90.0) == (found.rate_bytes_per_s, found.source, found.run_s)
 
-
-def test_experience_is_asked_once_until_something_was_learned():
+def test_experience_is_asked_again_of_those_of_whom_something_was_learned():
     experience = Remembering()
     outlook = Outlook(Meter(), experience)
+    jobs = [job(1, command=("a", "b")), job(2, command=("b", "c"))]
 
-    assert [UNKNOWN, UNKNOWN] == [outlook.expected(job()), outlook.expected(job())]
-    outlook.learn(job(2, state=JobState.COMPLETED))
-    assert [LEARNED, LEARNED] == [outlook.expected(job()), outlook.expected(job())]
-    assert [1, 1] == experience.asked
+    def expect():
+        return [outlook.expected(each) for each in jobs * 2]
 
-
-def test_what_was_learned_of_others_leaves_what_is_known_of_a_job():
-    experience = Remembering()
-    outlook = Outlook(Meter(), experience)
-    outlook.expected(job(1, command=("a", "b")))
-    outlook.expected(job(2, command=("b", "c")))
-
+    assert [UNKNOWN] * 4 == expect()
     outlook.learn(job(3, state=JobState.COMPLETED, command=("b", "c")))
-    for number, command in ((1, ("a", "b")), (2, ("b", "c"))):
-        outlook.expected(job(number, command=command))
-
+    assert [UNKNOWN, LEARNED] * 2 == expect()
     assert [1, 2, 2] == experience.asked
+    outlook.forget(JobId(2))
+    outlook.expected(jobs[1])
+    assert [1, 2, 2, 2] == experience.asked
 
 
-def test_nothing_is_kept_of_a_job_that_is_forgotten():
-    outlook = Outlook(Meter(), Remembering())
-    outlook.expected(job(1))
-
-    outlook.forget(JobId(1))
-
-    assert [{}, {}, {}] == [outlook._hints, outlook._kinds, outlook._jobs_of]
-
-
-def test_of_one_that_runs_and_said_nothing_the_mean_until_now_is_expected():
+@pytest.mark.parametrize(
+    ("read", "told"), [((100, 300), (100.0, "measured")), ((None, None), (0.0, "unknown"))]
+)
+def test_of_one_that_runs_and_said_nothing_the_mean_until_now_is_expected(read, told):
     meter = Meter()
-    made = job(state=JobState.RUNNING)
-    meter.take(sample(4.0, {1: counters(100, 300)}), run_s={JobId(1): 4.0})
+    meter.take(sample(4.0, {1: counters(*read)}), run_s={JobId(1): 4.0})
+    found = Outlook(meter).expected(job(state=JobState.RUNNING))
 
-    found = Outlook(meter).expected(made)
-    assert (100.0, "measured") == (found.rate_bytes_per_s, found.source)
-
-
-def test_a_job_whose_counters_are_unknown_stays_unknown():
-    meter = Meter()
-    meter.take(sample(4.0, {1: counters(None, None)}), run_s={JobId(1): 4.0})
-
-    assert UNKNOWN == Outlook(meter).expected(job(state=JobState.RUNNING))
+    assert told == (found.rate_bytes_per_s, found.source)
 
 
 class Hasty:
@@ -650,23 +544,18 @@ class Hasty:
 def test_what_was_expected_and_why_it_was_preferred_is_kept_with_the_job(rig):
     experience = Remembering()
     state = State(machine(2), experience=experience)
-    controller = Controller(state, rig.controller.rules)
-    controller.rules = type(rig.controller.rules)(
-        name="hasty",
-        admission=Hasty(),
-        placement=rig.controller.rules.placement,
-        regulation=rig.controller.rules.regulation,
-    )
+    rules = msgspec.structs.replace(rig.controller.rules, admission=Hasty())
+    controller = Controller(state, rules)
     declared = job(2, io_rate_bytes_per_s=5.0)
     plan = controller.step([submitted(job(1)), submitted(declared)])
 
     assert Hasty.why == state.jobs[2].started_because
     assert [Hasty.why] == [t.reason for t in plan.transitions if t.after is JobState.STARTING]
     assert declared.spec.declared == state.jobs[2].expected
-    assert "job 1 is in no hurry" == controller.account(state.jobs[1])
-    assert "" == controller.account(state.jobs[2])
+    told = [controller.account(state.jobs[number]) for number in (1, 2)]
+    assert ["job 1 is in no hurry", ""] == told
 
     controller.step([started(1.0, 2)])
     controller.step([exited(9.0, 2)])
-    assert [JobState.COMPLETED] == [made.state for made in experience.learned]
-    assert declared.spec.declared == experience.learned[0].expected
+    [learned] = experience.learned
+    assert (JobState.COMPLETED, declared.spec.declared) == (learned.state, learned.expected)

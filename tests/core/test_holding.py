@@ -1,11 +1,10 @@
-"""Two independent hold bits, the guards over every rule, and the walltime."""
+"""Two independent hold bits, and the guards over every rule."""
 
 import itertools
 
 import msgspec
 import pytest
 from builders import (
-    Rig,
     cancel,
     counters,
     exited,
@@ -19,20 +18,25 @@ from builders import (
     suspended,
     timer,
 )
+from tracing import measured, then, timeslice
 
 from iodaemon.core import event as ev
-from iodaemon.core.controller import WALLTIME_GRACE_S
-from iodaemon.core.decision import Kill, Resume, Start, Stop, Suspend
+from iodaemon.core.decision import Suspend
 from iodaemon.core.job import Exit, JobState
 
 
 @pytest.fixture
 def busy(rig):
     """Job 1 runs and its I/O is known."""
-    rig.run(job(1))
-    rig.regulate(1.0)
-    rig.regulate(2.0)
-    return rig
+    return measured(rig, job(1))
+
+
+@pytest.fixture
+def held(busy):
+    """Job 1 stands still for its I/O since 3 s."""
+    then(busy, timeslice(busy, 3.0, suspends=(1,)), "suspend 1")
+    then(busy, suspended(3.0), state="SUSPENDED_IO")
+    return busy
 
 
 def suspend_failed(at_s, *, frozen):
@@ -48,46 +52,24 @@ def answer(rig, at_s):
 
 
 def test_a_regulated_job_stands_still_when_the_world_says_so(busy):
-    busy.regulate(3.0, suspends=(1,))
-
-    assert [Suspend(job_id=1)] == busy.backend.take()
-    assert (busy.job().state, busy.job().state_shown) == (JobState.RUNNING, "SUSPENDED_IO...")
-
-    busy.step(suspended(3.5))
-
-    assert busy.job().state is JobState.SUSPENDED_IO
-    assert busy.job().reason.code == "IoBound"
-
-    busy.regulate(4.0, resumes=(1,))
-
-    assert [Resume(job_id=1)] == busy.backend.take()
-    assert busy.job().state is JobState.SUSPENDED_IO
-
-    busy.step(resumed(4.5))
-
-    assert busy.job().state is JobState.RUNNING
-    assert (busy.job().run_s, busy.job().suspended_io_s) == (3.5, 1.0)
+    shown = {"state": "RUNNING", "state_shown": "SUSPENDED_IO..."}
+    then(busy, timeslice(busy, 3.0, suspends=(1,)), "suspend 1", **shown)
+    then(busy, suspended(3.5), state="SUSPENDED_IO", code="IoBound")
+    then(busy, timeslice(busy, 4.0, resumes=(1,)), "resume 1", state="SUSPENDED_IO")
+    then(busy, resumed(4.5), state="RUNNING", run_s=3.5, suspended_io_s=1.0)
 
 
-HOLD, RELEASE, HEAVY, LIGHT = "hold", "release", "suspend", "resume"
+ACTS = ("hold", "release", "suspend", "resume")
 
 
-@pytest.mark.parametrize(
-    "order",
-    sorted(set(itertools.permutations([HOLD, RELEASE, HEAVY, LIGHT]))),
-    ids="-".join,
-)
+@pytest.mark.parametrize("order", list(itertools.permutations(ACTS)), ids="-".join)
 def test_a_job_runs_exactly_when_both_holds_are_clear_in_every_order(busy, order):
     user_hold = io_hold = False
-    for number, what in enumerate(order):
-        at_s = 3.0 + number
+    for at_s, what in enumerate(order, start=3):
         match what:
-            case "hold":
-                busy.step(hold(at_s))
-                user_hold = True
-            case "release":
-                busy.step(release(at_s))
-                user_hold = False
+            case "hold" | "release":
+                busy.step((hold if what == "hold" else release)(at_s))
+                user_hold = what == "hold"
             case "suspend":
                 busy.regulate(at_s, suspends=(1,))
                 io_hold = not user_hold  # a job that stands still is not suspended again
@@ -97,25 +79,13 @@ def test_a_job_runs_exactly_when_both_holds_are_clear_in_every_order(busy, order
         answer(busy, at_s + 0.5)
 
         assert (user_hold, io_hold) == (busy.job().user_hold, busy.job().io_hold)
-        assert _state_of(user_hold=user_hold, io_hold=io_hold) is busy.job().state
+        by = "USER" if user_hold else "IO"
+        assert (f"SUSPENDED_{by}" if user_hold or io_hold else "RUNNING") == busy.job().state
 
 
-def _state_of(*, user_hold, io_hold):
-    if user_hold:
-        return JobState.SUSPENDED_USER
-    return JobState.SUSPENDED_IO if io_hold else JobState.RUNNING
-
-
-def test_each_hold_shows_its_own_reason(busy):
-    busy.regulate(3.0, suspends=(1,))
-    answer(busy, 3.0)
-    busy.step(hold(4.0))
-
-    assert busy.job().reason.text == "suspended by ann"
-
-    busy.step(release(5.0))
-
-    assert busy.job().reason.code == "IoBound"
+def test_each_hold_shows_its_own_reason(held):
+    then(held, hold(4.0), why="suspended by ann")
+    then(held, release(5.0), code="IoBound")
 
 
 def test_a_hold_taken_back_before_it_was_confirmed_leaves_the_job_running(busy):
@@ -123,8 +93,7 @@ def test_a_hold_taken_back_before_it_was_confirmed_leaves_the_job_running(busy):
     busy.step(release(3.1))
     answer(busy, 3.2)
 
-    assert busy.job().state is JobState.RUNNING
-    assert not busy.job().frozen
+    assert ("RUNNING", False) == (busy.job().state, busy.job().frozen)
 
 
 def test_a_hold_renewed_before_the_resume_was_confirmed_keeps_the_job_still(busy):
@@ -138,247 +107,54 @@ def test_a_hold_renewed_before_the_resume_was_confirmed_keeps_the_job_still(busy
 
 def test_a_waiting_job_is_held_and_released(rig):
     rig.run(job(1, cpus=2), job(2, cpus=2))
-    rig.step(submitted(job(3)))
-    rig.step(hold(1.0, 3))
-
-    assert rig.job(3).state is JobState.HELD
-
-    rig.step(exited(2.0, 1))
-    rig.backend.check()
-    rig.step(release(3.0, 3))
-
-    assert [Start(job_id=3, attempt=1, partition=0, slots=(0,))] == rig.backend.take()
+    then(rig, submitted(job(3)))
+    then(rig, hold(1.0, 3), job_id=3, state="HELD")
+    then(rig, exited(2.0, 1))
+    then(rig, release(3.0, 3), "start 3")
 
 
 def test_a_job_held_while_it_starts_is_stopped_as_soon_as_it_runs(rig):
-    rig.step(submitted(job(1)))
-    rig.backend.take()
-    rig.step(hold(1.0))
-    rig.backend.check()
-
-    rig.step(started(2.0))
-
-    assert [Suspend(job_id=1)] == rig.backend.take()
+    then(rig, submitted(job(1)), "start 1")
+    then(rig, hold(1.0))
+    then(rig, started(2.0), "suspend 1")
 
 
-def test_a_thaw_nobody_asked_for_ends_the_hold_of_the_regulation(busy):
-    busy.regulate(3.0, suspends=(1,))
-    answer(busy, 3.0)
+# -- what the world does of itself -----------------------------------------------------------------
 
-    busy.step(resumed(9.0))
 
-    assert busy.job().state is JobState.RUNNING
-    assert not busy.job().io_hold
+def test_a_thaw_nobody_asked_for_ends_the_hold_of_the_regulation(held):
+    then(held, resumed(9.0), state="RUNNING", io_hold=False)
 
 
 def test_a_thaw_nobody_asked_for_is_undone_where_a_person_holds_the_job(busy):
-    busy.step(hold(3.0))
-    answer(busy, 3.0)
-
-    busy.step(resumed(9.0))
-
-    assert [Suspend(job_id=1)] == busy.backend.take()
-    assert busy.job().user_hold
+    then(busy, hold(3.0), "suspend 1")
+    then(busy, suspended(3.0))
+    then(busy, resumed(9.0), "suspend 1", user_hold=True)
 
 
 def test_a_standstill_nobody_asked_for_is_undone(busy):
-    busy.step(suspended(9.0))
-
-    assert [Resume(job_id=1)] == busy.backend.take()
-    assert busy.job().reason.code == "Adopted"
+    then(busy, suspended(9.0), "resume 1", code="Adopted")
 
 
 def test_a_suspend_that_failed_is_not_tried_for_ever(busy):
-    busy.regulate(3.0, suspends=(1,))
-    busy.backend.take()
-
-    busy.step(suspend_failed(8.0, frozen=False))
-
-    assert busy.job().state is JobState.RUNNING
-    assert busy.job().reason.text == "hung mount"
-    assert not busy.job().wants_freeze
+    then(busy, timeslice(busy, 3.0, suspends=(1,)), "suspend 1")
+    facts = {"state": "RUNNING", "why": "hung mount", "wants_freeze": False}
+    then(busy, suspend_failed(8.0, frozen=False), **facts)
 
 
-def test_a_failure_that_left_the_job_running_makes_a_suspended_job_run(busy):
-    busy.regulate(3.0, suspends=(1,))
-    answer(busy, 3.0)
-
-    busy.step(suspend_failed(8.0, frozen=False))
-
-    assert busy.job().state is JobState.RUNNING
+def test_a_failure_that_left_the_job_running_makes_a_suspended_job_run(held):
+    then(held, suspend_failed(8.0, frozen=False), state="RUNNING")
 
 
-def test_a_resume_that_failed_is_asked_again(busy):
-    busy.regulate(3.0, suspends=(1,))
-    answer(busy, 3.0)
-    busy.regulate(4.0, resumes=(1,))
-    busy.backend.take()
-
-    busy.step(suspend_failed(8.0, frozen=True))
-
-    assert [Resume(job_id=1)] == busy.backend.take()
-    assert busy.job().state is JobState.SUSPENDED_IO
+def test_a_resume_that_failed_is_asked_again(held):
+    then(held, timeslice(held, 4.0, resumes=(1,)), "resume 1")
+    then(held, suspend_failed(8.0, frozen=True), "resume 1", state="SUSPENDED_IO")
 
 
 def test_a_failure_to_suspend_a_stopping_job_does_not_hide_why_it_stops(busy):
-    busy.step(hold(3.0))
-    busy.step(cancel(4.0))
-    busy.backend.take()
-
-    busy.step(suspend_failed(5.0, frozen=False))
-
-    assert busy.job().reason.text == "cancelled by ann"
-
-
-# -- the guards over every rule ---------------------------------------------------------------
-
-
-def test_a_job_submitted_with_no_suspend_is_never_suspended(rig):
-    rig.run(job(1, no_suspend=True))
-    rig.regulate(1.0)
-    rig.regulate(2.0)
-
-    rig.regulate(3.0, suspends=(1,))
-
-    assert not rig.job().io_hold
-
-
-def test_a_job_whose_io_is_unknown_is_left_alone(rig):
-    rig.run(job(1))
-    rig.regulate(1.0)
-    rig.step(sampled(2.0, {1: counters(None, None)}))
-
-    rig.regulate(2.5, suspends=(1,))
-
-    assert not rig.job().io_hold
-
-
-def test_a_job_that_is_only_starting_cannot_be_suspended(rig):
-    rig.step(submitted(job(1)))
-    rig.backend.take()
-    rig.step(sampled(1.0, {1: counters()}))
-
-    rig.regulate(2.0, suspends=(1,))
-
-    assert not rig.job().io_hold
-
-
-def test_a_job_is_suspended_no_longer_in_a_row_than_the_guard_allows(busy):
-    plan = busy.regulate(3.0, suspends=(1,))
-    answer(busy, 3.0)
-
-    assert plan.wake_at_s == 603.0
-
-    busy.step(timer(603.0))
-
-    assert [Resume(job_id=1)] == busy.backend.take()
-
-    busy.step(resumed(603.0))
-
-    assert busy.job().immune_until_s == 1203.0
-
-
-def test_a_job_that_was_held_too_long_is_immune_for_as_long(busy):
-    busy.regulate(3.0, suspends=(1,))
-    answer(busy, 3.0)
-    busy.step(timer(603.0))
-    answer(busy, 603.0)
-
-    busy.regulate(1202.0, suspends=(1,))
-
-    assert not busy.job().io_hold
-
-    busy.regulate(1203.0, suspends=(1,))
-
-    assert [Suspend(job_id=1)] == busy.backend.take()
-
-
-def test_the_job_may_ask_for_a_shorter_guard(rig):
-    rig.run(job(1, max_suspend_s=30.0))
-    rig.regulate(1.0)
-    rig.regulate(2.0)
-
-    assert rig.regulate(3.0, suspends=(1,)).wake_at_s == 33.0
-    assert [Suspend(job_id=1)] == rig.backend.take()
-
-
-def test_the_guard_holds_where_the_job_is_released_and_suspended_in_one_plan(busy):
-    busy.regulate(3.0, suspends=(1,))
-    busy.regulate(4.0, suspends=(1,), resumes=(1,))
-
-    assert [Suspend(job_id=1), Resume(job_id=1)] == busy.backend.take()
-    assert not busy.job().io_hold
-
-
-def test_the_guard_also_ends_a_hold_behind_a_persons_hold(busy):
-    busy.regulate(3.0, suspends=(1,))
-    answer(busy, 3.0)
-    busy.step(hold(4.0))
-
-    busy.step(timer(603.0))
-
-    assert (busy.job().io_hold, busy.job().user_hold) == (False, True)
-
-
-# -- walltime ---------------------------------------------------------------------------------
-
-
-def test_a_job_past_its_walltime_is_stopped_then_killed(rig):
-    rig.run(job(1, walltime_s=10.0))
-
-    assert rig.step(timer(1.0)).wake_at_s == 10.0
-
-    plan = rig.step(timer(10.0))
-
-    assert [Stop(job_id=1)] == rig.backend.take()
-    assert plan.wake_at_s == 10.0 + WALLTIME_GRACE_S
-
-    rig.step(timer(plan.wake_at_s))
-
-    assert [Kill(job_id=1)] == rig.backend.take()
-
-    rig.step(exited(21.0, end=Exit(signal=9)))
-
-    assert rig.job().state is JobState.TIMEOUT
-    assert rig.job().reason.text == "ran for its walltime of 10 s"
-
-
-def test_suspended_time_does_not_count_against_the_walltime(rig):
-    rig.run(job(1, walltime_s=10.0))
-    rig.step(hold(4.0))
-    rig.step(suspended(4.0))
-
-    assert rig.step(timer(100.0)).wake_at_s is None
-
-    rig.step(release(104.0))
-    plan = rig.step(resumed(104.0))
-    rig.backend.take()
-
-    assert plan.wake_at_s == 110.0
-
-    rig.step(timer(110.0))
-
-    assert [Stop(job_id=1)] == rig.backend.take()
-    assert rig.job().state is JobState.STOPPING
-
-
-def test_a_job_that_ends_at_its_walltime_has_completed(rig):
-    rig.run(job(1, walltime_s=10.0))
-
-    rig.step(exited(10.0), timer(10.0))
-
-    assert rig.job().state is JobState.COMPLETED
-
-
-def test_a_cancel_of_a_job_past_its_walltime_leaves_it_a_timeout(rig: Rig):
-    rig.run(job(1, walltime_s=10.0))
-    rig.step(timer(10.0))
-    rig.step(cancel(11.0, grace_s=0.0))
-    rig.backend.take()
-
-    rig.step(exited(12.0, end=Exit(signal=9)))
-
-    assert rig.job().state is JobState.TIMEOUT
+    then(busy, hold(3.0), "suspend 1")
+    then(busy, cancel(4.0), "stop 1")
+    then(busy, suspend_failed(5.0, frozen=False), why="cancelled by ann")
 
 
 def delayed(at_s):
@@ -386,51 +162,74 @@ def delayed(at_s):
 
 
 def test_a_standstill_that_is_delayed_says_why_until_it_is_there(busy):
-    busy.step(hold(3.0, 1))
-    busy.step(delayed(4.0))
-
-    assert ("RUNNING", "HoldDelayed") == (str(busy.job().state), busy.job().reason.code)
-
-    busy.step(suspended(5.0))
-
-    assert ("SUSPENDED_USER", "Suspended") == (str(busy.job().state), busy.job().reason.code)
-
-    busy.step(release(6.0, 1))
-    busy.step(delayed(7.0))
-
-    assert ("SUSPENDED_USER", "HoldDelayed") == (str(busy.job().state), busy.job().reason.code)
-
-    busy.step(hold(8.0, 1))
-    busy.step(suspended(9.0))
-
-    assert ("SUSPENDED_USER", "Suspended") == (str(busy.job().state), busy.job().reason.code)
-    assert [Suspend, Resume, Suspend] == [type(each) for each in busy.backend.take()]
+    then(busy, hold(3.0), "suspend 1")
+    then(busy, delayed(4.0), state="RUNNING", code="HoldDelayed")
+    then(busy, suspended(5.0), state="SUSPENDED_USER", code="Suspended")
+    then(busy, release(6.0), "resume 1")
+    then(busy, delayed(7.0), state="SUSPENDED_USER", code="HoldDelayed")
+    then(busy, hold(8.0), "suspend 1")
+    then(busy, suspended(9.0), state="SUSPENDED_USER", code="Suspended")
 
 
 def test_a_standstill_that_nobody_wants_any_more_leaves_no_reason(busy):
-    busy.step(hold(3.0, 1))
-    busy.step(delayed(4.0))
-    busy.step(release(5.0, 1))
-    busy.step(resumed(6.0))
-
-    assert (JobState.RUNNING, None) == (busy.job().state, busy.job().reason)
-    assert [Suspend, Resume] == [type(each) for each in busy.backend.take()]
+    then(busy, hold(3.0), "suspend 1")
+    then(busy, delayed(4.0))
+    then(busy, release(5.0), "resume 1")
+    then(busy, resumed(6.0), state="RUNNING", reason=None)
 
 
 def test_an_end_that_is_delayed_says_why_until_the_job_has_been_told(busy):
-    busy.step(cancel(3.0, 1))
-    busy.step(delayed(4.0))
+    then(busy, cancel(3.0), "stop 1")
+    then(busy, delayed(4.0), code="StopDelayed")
+    then(busy, resumed(5.0), code="Cancelled")
 
-    assert "StopDelayed" == busy.job().reason.code
 
-    busy.step(resumed(5.0))
+# -- the guards over every rule --------------------------------------------------------------------
 
-    assert "Cancelled" == busy.job().reason.code
-    assert [Stop] == [type(each) for each in busy.backend.take()]
+
+def test_a_job_submitted_with_no_suspend_is_never_suspended(rig):
+    measured(rig, job(1, no_suspend=True))
+    then(rig, timeslice(rig, 3.0, suspends=(1,)), io_hold=False)
+
+
+def test_a_job_whose_io_is_unknown_is_left_alone(rig):
+    rig.run(job(1))
+    then(rig, timeslice(rig, 1.0))
+    then(rig, sampled(2.0, {1: counters(None, None)}))
+    then(rig, timeslice(rig, 2.5, suspends=(1,)), io_hold=False)
+
+
+def test_a_job_that_is_only_starting_cannot_be_suspended(rig):
+    then(rig, submitted(job(1)), "start 1")
+    then(rig, sampled(1.0, {1: counters()}))
+    then(rig, timeslice(rig, 2.0, suspends=(1,)), io_hold=False)
+
+
+def test_a_job_is_suspended_for_so_long_in_a_row_and_then_immune_for_as_long(busy):
+    then(busy, timeslice(busy, 3.0, suspends=(1,)), "suspend 1", wakes=603.0)
+    then(busy, suspended(3.0))
+    then(busy, timer(603.0), "resume 1")
+    then(busy, resumed(603.0), immune_until_s=1203.0)
+    then(busy, timeslice(busy, 1202.0, suspends=(1,)), io_hold=False)
+    then(busy, timeslice(busy, 1203.0, suspends=(1,)), "suspend 1")
+
+
+def test_the_job_may_ask_for_a_shorter_guard(rig):
+    measured(rig, job(1, max_suspend_s=30.0))
+    then(rig, timeslice(rig, 3.0, suspends=(1,)), "suspend 1", wakes=33.0)
+
+
+def test_the_guard_holds_where_the_job_is_released_and_suspended_in_one_plan(busy):
+    then(busy, timeslice(busy, 3.0, suspends=(1,)), "suspend 1")
+    then(busy, timeslice(busy, 4.0, suspends=(1,), resumes=(1,)), "resume 1", io_hold=False)
+
+
+def test_the_guard_also_ends_a_hold_behind_a_persons_hold(held):
+    then(held, hold(4.0))
+    then(held, timer(603.0), io_hold=False, user_hold=True)
 
 
 # -- an administrator's hold -----------------------------------------------------------------------
-
 
 ROOT, OWNER = 0, 1000
 
@@ -439,43 +238,25 @@ def hold_by(uid, at_s=1.0, job_id=1):
     return msgspec.structs.replace(hold(at_s, job_id), by_uid=uid)
 
 
-def test_who_suspended_a_job_is_recorded_where_it_is_not_its_own_user(rig):
-    rig.run(job(1), job(2))
-    rig.step(hold_by(ROOT), hold_by(OWNER, job_id=2))
-    rig.backend.take()
-
-    assert (ROOT, None) == (rig.job(1).held_by_uid, rig.job(2).held_by_uid)
-
-
-@pytest.mark.parametrize("order", [(ROOT, OWNER), (OWNER, ROOT), (OWNER, ROOT, OWNER)])
-def test_an_administrators_hold_stays_one_whoever_else_suspends_the_job(rig, order):
+@pytest.mark.parametrize(
+    ("order", "by_uid"),
+    [((OWNER,), None), ((ROOT, OWNER), ROOT), ((OWNER, ROOT), ROOT), ((OWNER, ROOT, OWNER), ROOT)],
+)
+def test_an_administrators_hold_stays_one_whoever_else_suspends_the_job(rig, order, by_uid):
     rig.run(job(1))
-    rig.step(hold_by(order[0]))
-    rig.step(suspended(1.5))
+    then(rig, hold_by(order[0]), "suspend 1")
+    then(rig, suspended(1.5))
     for uid in order[1:]:
-        rig.step(hold_by(uid, 2.0))
-    rig.backend.take()
+        then(rig, hold_by(uid, 2.0))
 
-    assert (True, ROOT) == (rig.job().user_hold, rig.job().held_by_uid)
+    assert (True, by_uid) == (rig.job().user_hold, rig.job().held_by_uid)
     assert rig.job().reason == rig.job().user_hold_reason
-
-
-def test_once_resumed_it_is_nobodys(rig):
-    rig.run(job(1))
-    rig.step(hold_by(ROOT))
-    rig.step(suspended(2.0), release(3.0))
-    rig.backend.take()
-
-    assert (False, None) == (rig.job().user_hold, rig.job().held_by_uid)
+    then(rig, release(3.0), "resume 1", user_hold=False, held_by_uid=None)
 
 
 def test_a_persons_hold_outlives_a_restart_of_the_machine(rig):
     rig.run(job(1, requeue=True))
-    rig.step(hold_by(ROOT))
-    rig.step(suspended(2.0))
-    rig.backend.take()
+    then(rig, hold_by(ROOT), "suspend 1")
+    then(rig, suspended(2.0))
     end = msgspec.structs.replace(exited(9.0, end=Exit()), by_reboot=True)
-
-    rig.step(end)
-
-    assert (JobState.HELD, ROOT) == (rig.job().state, rig.job().held_by_uid)
+    then(rig, end, state="HELD", held_by_uid=ROOT)

@@ -52,59 +52,40 @@ def test_time_is_booked_under_the_state_it_was_spent_in(state, booked):
     assert booked == (after.run_s, after.suspended_io_s, after.suspended_user_s)
 
 
-def test_time_adds_up_over_several_spells():
+def test_time_adds_up_over_several_spells_and_the_present_one_counts_up_to_now():
     running = moved(job(state=JobState.STARTING), JobState.RUNNING, 1.0)
     still = moved(running, JobState.SUSPENDED_IO, 3.0)
     by_user = moved(still, JobState.SUSPENDED_USER, 7.0)
     again = moved(by_user, JobState.RUNNING, 15.0)
 
     assert (again.run_s, again.suspended_io_s, again.suspended_user_s) == (2.0, 4.0, 8.0)
-    assert again.run_s_at(31.0) == 18.0
-
-
-def test_the_present_spell_counts_up_to_now():
-    still = job(state=JobState.SUSPENDED_USER, at_s=10.0, run_s=1.0, suspended_io_s=2.0)
-
-    assert still.run_s_at(14.0) == 1.0
+    assert (2.0, 18.0) == (by_user.run_s_at(14.0), again.run_s_at(31.0))
 
 
 def test_a_clock_that_went_back_books_nothing():
-    after = moved(job(state=JobState.RUNNING, at_s=10.0), JobState.COMPLETED, 9.0)
-
-    assert after.run_s == 0.0
+    assert 0.0 == moved(job(state=JobState.RUNNING, at_s=10.0), JobState.COMPLETED, 9.0).run_s
 
 
-@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.SUSPENDED_IO])
-def test_an_ended_job_holds_nothing_and_is_held_by_nobody(state):
-    ended = moved(job(state=state, user_hold=True, immune_until_s=9.0), JobState.FAILED, 5.0)
+@pytest.mark.parametrize("before", [JobState.RUNNING, JobState.SUSPENDED_IO])
+def test_an_ended_job_holds_nothing_and_is_held_by_nobody(before):
+    ended = moved(job(state=before, user_hold=True, immune_until_s=9.0), JobState.FAILED, 5.0)
 
-    assert ended.ended_s == 5.0
-    assert (
-        ended.slots,
-        ended.user_hold,
-        ended.io_hold,
-        ended.frozen,
-    ) == ((), False, False, False)
-    assert (ended.io_held_since_s, ended.immune_until_s, ended.stop) == (None, None, None)
+    assert (5.0, ()) == (ended.ended_s, ended.slots)
+    assert {False} == {ended.user_hold, ended.io_hold, ended.frozen}
+    assert {None} == {ended.io_held_since_s, ended.immune_until_s, ended.stop}
 
 
 def test_a_step_brings_its_reason_and_drops_the_old_one():
     held = moved(job(reason=reason("Old")), JobState.HELD, 1.0, reason("New"))
-    free = moved(held, JobState.PENDING, 2.0)
 
-    assert reason("New") == held.reason
-    assert free.reason is None
+    assert (reason("New"), None) == (held.reason, moved(held, JobState.PENDING, 2.0).reason)
 
 
 def test_a_suspend_that_is_not_confirmed_is_shown_with_dots():
-    a_job = job(state=JobState.RUNNING, io_hold=True, io_held_since_s=0.0, freeze_asked=True)
+    asked = {"io_hold": True, "io_held_since_s": 0.0, "freeze_asked": True}
+    shown = [job(state=JobState.RUNNING, **fields).state_shown for fields in (asked, {})]
 
-    assert a_job.state_shown == "SUSPENDED_IO..."
-    assert job(state=JobState.RUNNING).state_shown == "RUNNING"
-
-
-def test_every_state_has_a_code_of_its_own():
-    assert len(JobState) == len({state.code for state in JobState})
+    assert ["SUSPENDED_IO...", "RUNNING"] == shown
 
 
 @pytest.mark.parametrize(
@@ -116,6 +97,6 @@ def test_an_exit_is_shown_as_a_shell_shows_it(end, code):
 
 
 def test_totals_are_unknown_only_when_both_halves_are():
-    assert IoTotals().total_bytes is None
-    assert IoTotals(read_bytes=7).total_bytes == 7
-    assert IoTotals(read_bytes=7, written_bytes=2).total_bytes == 9
+    halves = [{}, {"read_bytes": 7}, {"read_bytes": 7, "written_bytes": 2}]
+
+    assert [None, 7, 9] == [IoTotals(**known).total_bytes for known in halves]

@@ -45,52 +45,64 @@ def over(*sizes, link="pfs", **fields):
 
 # -- steps ------------------------------------------------------------------------------------
 
-
-def test_transfers_share_a_fair_link_by_weight_within_their_caps():
-    jobs = [over(10.0, cap_bytes_per_s=1.0), over(30.0, weight=2.0), over(15.0)]
-    sim = Sim(model=model()).start(*jobs).run()
-
-    assert approx(sim.ends()) == {2: 5.0, 3: 5.0, 1: 10.0}
+CEILING = LinkSpec(id="pfs", capacity_bytes_per_s=10.0, stream_cap_bytes_per_s=2.0)
+TWO_LINKS = (FAIR, LinkSpec(id="stage", capacity_bytes_per_s=5.0))
 
 
-def test_a_cap_of_each_stream_binds_all():
-    link = LinkSpec(id="pfs", capacity_bytes_per_s=10.0, stream_cap_bytes_per_s=2.0)
-    sim = Sim(model=model(link)).start(over(10.0), over(10.0, cap_bytes_per_s=1.0)).run()
-
-    assert approx(sim.ends()) == {1: 5.0, 2: 10.0}
+def steps(*made, **fields):
+    return Profile(steps=made, **fields)
 
 
-def test_links_do_not_disturb_each_other():
-    links = (FAIR, LinkSpec(id="stage", capacity_bytes_per_s=5.0))
-    profile = Profile(steps=(Stage(20.0, "stage"), Transfer(20.0, "pfs")))
-    sim = Sim(model=model(*links)).start(profile, over(80.0)).run()
-
+NOTHING = steps(Compute(0.0), Transfer(0.0, "pfs"), repeat=9)
+ENDS = {
+    "by weight within caps": (
+        model(),
+        [over(10.0, cap_bytes_per_s=1.0), over(30.0, weight=2.0), over(15.0)],
+        {2: 5.0, 3: 5.0, 1: 10.0},
+    ),
+    "within a cap of each": (
+        model(CEILING),
+        [over(10.0), over(10.0, cap_bytes_per_s=1.0)],
+        {1: 5.0, 2: 10.0},
+    ),
     # 2 has the link alone for 4 s, then both have 5 bytes/s for 4 s, then 2 alone for 2 s
-    assert approx(sim.ends()) == {1: 8.0, 2: 10.0}
+    "links beside each other": (
+        model(*TWO_LINKS),
+        [steps(Stage(20.0, "stage"), Transfer(20.0, "pfs")), over(80.0)],
+        {1: 8.0, 2: 10.0},
+    ),
+    "repeated": (
+        model(),
+        [steps(Compute(1.0), Transfer(10.0, "pfs"), Compute(0.0), repeat=3)],
+        {1: 6.0},
+    ),
+    "nothing repeated": (model(), [steps(repeat=9), NOTHING], {1: 0.0, 2: 0.0}),
+    "the disk beside a link": (
+        model(disk=DISK),
+        [steps(Read(100_000_000), Transfer(10.0, "pfs"), Write(1000)), [Read(300_000_000)]],
+        {1: 3.000001, 2: 4.0},
+    ),
+    "the words of the default platform": (
+        DEFAULT_MODEL,
+        [parse_profile(["job", "transfer=1GB", "stage=500MB", "repeat=2"])],
+        {1: 3.0},
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "profiles", "ends"), ENDS.values(), ids=ENDS)
+def test_jobs_end_when_they_should(made, profiles, ends):
+    assert approx(ends) == Sim(model=made).start(*profiles).run().ends()
 
 
 def test_a_transfer_counts_as_written_and_a_stage_not_at_all():
-    profile = Profile(steps=(Transfer(20.0, "pfs"), Stage(20.0, "pfs"), Transfer(3.0, "pfs")))
+    profile = steps(Transfer(20.0, "pfs"), Stage(20.0, "pfs"), Transfer(3.0, "pfs"))
     sim = Sim(model=model()).start(profile)
     written = [sim.sample(at_s).jobs[1].written_bytes for at_s in (1.0, 3.0)]
     sim.run()
 
     assert written == [10, 20]
     assert IoTotals(read_bytes=0, written_bytes=23, operations=0) == sim.said[-1].io
-    assert approx(sim.ends()) == {1: 4.3}
-
-
-def test_a_sequence_is_repeated():
-    profile = Profile(steps=(Compute(1.0), Transfer(10.0, "pfs"), Compute(0.0)), repeat=3)
-    sim = Sim(model=model()).start(profile).run()
-
-    assert approx(sim.ends()) == {1: 6.0}
-    assert IoTotals(read_bytes=0, written_bytes=30, operations=0) == sim.said[-1].io
-
-
-@pytest.mark.parametrize("steps", [(), (Compute(0.0), Transfer(0.0, "pfs"))])
-def test_nothing_repeated_is_nothing(steps):
-    assert Sim(model=model()).start(Profile(steps=steps, repeat=9)).run().ends() == {1: 0.0}
 
 
 def test_each_partition_may_have_its_own_link():
@@ -98,18 +110,9 @@ def test_each_partition_may_have_its_own_link():
     sim = Sim(model=model(link))
     for job_id, partition in ((1, 0), (2, 1), (3, 1)):
         sim.profiles[job_id] = over(20.0)
-        start = Start(job_id=job_id, attempt=1, partition=partition, slots=(job_id,))
-        sim.node.perform(start)
-    sim.run()
+        sim.node.perform(Start(job_id=job_id, attempt=1, partition=partition, slots=(job_id,)))
 
-    assert approx(sim.ends()) == {1: 2.0, 2: 4.0, 3: 4.0}
-
-
-def test_the_disk_and_the_links_work_side_by_side():
-    profile = Profile(steps=(Read(100_000_000), Transfer(10.0, "pfs"), Write(1000)))
-    sim = Sim(model=model(disk=DISK)).start(profile, [Read(300_000_000)]).run()
-
-    assert approx(sim.ends()) == {1: 3.000001, 2: 4.0}
+    assert approx({1: 2.0, 2: 4.0, 3: 4.0}) == sim.run().ends()
 
 
 def test_a_node_without_a_disk_has_no_device():
@@ -139,13 +142,6 @@ def test_what_the_platform_does_not_have_makes_a_start_fail_for_good(profile, pr
     assert [
         ev.StartFailed(at_s=0.0, job_id=1, attempt=1, problem=problem, exit_code=126)
     ] == sim.said
-
-
-def test_words_that_name_the_shared_file_system_run_on_the_default_platform():
-    profile = parse_profile(["job", "transfer=1GB", "stage=500MB", "repeat=2"])
-    sim = Sim(model=DEFAULT_MODEL).start(profile).run()
-
-    assert approx(sim.ends()) == {1: 3.0}
 
 
 # -- stores -----------------------------------------------------------------------------------
@@ -206,54 +202,12 @@ def run(*jobs, machine=None, rules=RULES, **options):
     return simulate(platform(2) if machine is None else machine, rules, jobs, **options)
 
 
-def test_fcfs_over_a_shared_link_by_hand():
-    # Two slots, 10 bytes/s. 1 and 2 begin at 0; 1 transfers 0..2 alone (20 of 30 bytes), 2 joins
-    # at 2: 5 each, 1 is done at 4, 2 has 10 of 30; 3 and 4 wait until 4: 3 (1 slot) begins at 4
-    # and shares from 4 on: 2 is done at 8 (20 at 5/s), 3 has 20 of 60 then, alone from 8 on: 12.
-    # 4 needs both slots, so it begins at 12 and computes until 15, although 5 would fit at 8:
-    # nothing overtakes it, so 5 begins at 15.
-    result = run(
-        submission(0.0, Transfer(30.0, "pfs")),
-        submission(0.0, Compute(2.0), Transfer(30.0, "pfs")),
-        submission(1.0, Transfer(60.0, "pfs")),
-        submission(2.0, Compute(3.0), cpus=2),
-        submission(3.0, Compute(1.0)),
-        sampling=False,
-    )
-
-    assert [(job.started_s, job.ended_s) for job in result.jobs] == [
-        (0.0, approx(4.0)),
-        (0.0, approx(8.0)),
-        (approx(4.0), approx(12.0)),
-        (approx(12.0), approx(15.0)),
-        (approx(15.0), approx(16.0)),
-    ]
-
-
-class NeverAsked:
-    """Regulation that must not be asked."""
-
-    timeslice_s = 1.0
-
-    def decide(self, view, memory):
-        raise AssertionError("asked")
-
-
-def test_without_sampling_there_are_no_timeslices_and_regulation_is_not_asked():
-    rules = Rules(
-        name="test", admission=fcfs.Rule(), placement=least_io.Rule(), regulation=NeverAsked()
-    )
-    result = run(submission(0.0, Compute(50.0)), rules=rules, sampling=False)
-
-    assert (result.slices, result.ended_s) == ((), 50.0)
-
-
-def test_sampling_changes_no_times():
+def test_without_sampling_there_are_no_timeslices_and_sampling_changes_no_times():
     jobs = [submission(n / 3, Compute(n), Transfer(7.0 * n, "pfs")) for n in range(1, 9)]
     watched, alone = run(*jobs), run(*jobs, sampling=False)
 
     assert [approx(job.ended_s) for job in alone.jobs] == [job.ended_s for job in watched.jobs]
-    assert len(watched.slices) > 10
+    assert (True, ()) == (len(watched.slices) > 10, alone.slices)
 
 
 @pytest.mark.parametrize("submit_s", [-1.0, math.nan])
@@ -362,19 +316,10 @@ def test_to_run_ahead_of_the_timeline_changes_nothing(profiles, sampling):
     """``simulate`` lets the engine run ahead; a node alone is called for each event."""
     links = tuple(LinkSpec(id=name, capacity_bytes_per_s=c) for name, c in LINKS.items())
     jobs = [(0.0, JobSpec(command=("simulated",)), profile) for profile in profiles]
-    ahead = run(*jobs, machine=platform(len(jobs)), model=model(*links), sampling=sampling)
+    options = {"machine": platform(len(jobs)), "model": model(*links), "sampling": sampling}
+    ahead = run(*jobs, **options)
     called = Sim(model=model(*links)).start(*profiles).run()
 
     expected = {n: approx(end_s) if sampling else end_s for n, end_s in called.ends().items()}
     assert expected == {job.id: job.ended_s for job in ahead.jobs}
-
-
-@settings(max_examples=tries(20), deadline=None)
-@given(PROFILES)
-def test_the_same_jobs_give_the_same_bytes(profiles):
-    links = tuple(LinkSpec(id=name, capacity_bytes_per_s=c) for name, c in LINKS.items())
-    jobs = [(0.0, JobSpec(command=("simulated",)), profile) for profile in profiles]
-
-    first, second = (run(*jobs, model=model(*links)) for _ in range(2))
-
-    assert first == second
+    assert ahead == run(*jobs, **options), "the same jobs give the same bytes"

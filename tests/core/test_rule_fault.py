@@ -6,6 +6,7 @@ import sys
 import msgspec
 import pytest
 from builders import MB, FirstFit, InOrder, Script, counters, job, reason, sampled, submitted
+from test_tiers import tier, wants
 
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
@@ -17,11 +18,10 @@ from iodaemon.core.decision import (
     Start,
     StartLimit,
 )
-from iodaemon.core.job import JobKind, JobState, ScratchRequest
+from iodaemon.core.job import JobKind, JobState
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.rule_error import RuleError, RuleTimeout
 from iodaemon.core.state import State
-from iodaemon.core.storage import Disk, Storage, StorageNode, Tier
 
 
 class Own:
@@ -100,34 +100,40 @@ def test_a_rule_that_would_end_the_program_or_is_ended_is_set_aside(rig, act, pr
     assert fault_of(rig).problem.startswith(problem)
 
 
+def admits(**fields):
+    """An admission that answers so."""
+    return lambda view, memory: (AdmissionPlan(**fields), None)
+
+
+def regulates(**fields):
+    return lambda view, memory: (RegulationPlan(**fields), None)
+
+
+def limits(**fields):
+    """A regulation that limits starts so."""
+    return regulates(starts=StartLimit(**({"why": reason()} | fields)))
+
+
+def placed(job_id=1, partition=0):
+    return Placed(job_id=job_id, partition=partition)
+
+
 BAD_ADMISSIONS = {
     "nothing": lambda view, memory: None,
     "no pair": lambda view, memory: AdmissionPlan(),
-    "another plan": lambda view, memory: (RegulationPlan(), None),
-    "no such job": lambda view, memory: (AdmissionPlan(starts=(Placed(job_id=9, partition=0),)), 0),
-    "no such socket": lambda view, memory: (
-        AdmissionPlan(starts=(Placed(job_id=1, partition=9),)),
-        None,
-    ),
-    "twice": lambda view, memory: (
-        AdmissionPlan(starts=(Placed(job_id=1, partition=0),) * 2),
-        None,
-    ),
-    "more than there is": lambda view, memory: (
-        AdmissionPlan(starts=tuple(Placed(job_id=each, partition=0) for each in (1, 2, 3))),
-        None,
-    ),
-    "started and rejected": lambda view, memory: (
-        AdmissionPlan(starts=(Placed(job_id=1, partition=0),), rejects={1: reason()}),
-        None,
-    ),
-    "rejects no such job": lambda view, memory: (AdmissionPlan(rejects={9: reason()}), None),
-    "a text for a reason": lambda view, memory: (AdmissionPlan(reasons={1: "no"}), None),
-    "a reason of no such job": lambda view, memory: (AdmissionPlan(reasons={9: reason()}), None),
-    "reasons that are none": lambda view, memory: (AdmissionPlan(reasons=7), None),
-    "a text for the rest": lambda view, memory: (AdmissionPlan(rest="wait"), None),
-    "no reservations": lambda view, memory: (AdmissionPlan(reservations=None), None),
-    "ids for starts": lambda view, memory: (AdmissionPlan(starts=(1,)), None),
+    "another plan": regulates(),
+    "no such job": admits(starts=(placed(9),)),
+    "no such socket": admits(starts=(placed(partition=9),)),
+    "twice": admits(starts=(placed(),) * 2),
+    "more than there is": admits(starts=(placed(1), placed(2), placed(3))),
+    "started and rejected": admits(starts=(placed(),), rejects={1: reason()}),
+    "rejects no such job": admits(rejects={9: reason()}),
+    "a text for a reason": admits(reasons={1: "no"}),
+    "a reason of no such job": admits(reasons={9: reason()}),
+    "reasons that are none": admits(reasons=7),
+    "a text for the rest": admits(rest="wait"),
+    "no reservations": admits(reservations=None),
+    "ids for starts": admits(starts=(1,)),
 }
 
 
@@ -153,32 +159,26 @@ def test_a_job_that_runs_cannot_be_started_again(rig):
     assert "not in View.pending" in fault_of(rig).problem
 
 
-def limiting(**fields):
-    """A regulation that limits starts so."""
-    limit = StartLimit(**({"why": reason()} | fields))
-    return lambda view, memory: (RegulationPlan(starts=limit), None)
-
-
 BAD_REGULATIONS = {
     "nothing": lambda view, memory: None,
-    "another plan": lambda view, memory: (AdmissionPlan(), None),
-    "no such job": lambda view, memory: (RegulationPlan(suspends=(9,)), None),
-    "resumes no such job": lambda view, memory: (RegulationPlan(resumes=(9,)), None),
-    "a set": lambda view, memory: (RegulationPlan(suspends={1}), None),
-    "no reasons": lambda view, memory: (RegulationPlan(reasons={1: "x"}), None),
-    "no evidence": lambda view, memory: (RegulationPlan(evidence=("x",)), None),
-    "no rate": lambda view, memory: (RegulationPlan(io_headroom_bytes_per_s=float("nan")), None),
-    "a rate below 0": lambda view, memory: (RegulationPlan(io_headroom_bytes_per_s=-1.0), None),
-    "a number for starts": lambda view, memory: (RegulationPlan(starts=3), None),
-    "no words for who waits": limiting(why="wait"),
-    "less than no start": limiting(most=-1),
-    "half a start": limiting(most=0.5),
-    "no number of what is free": limiting(free=float("nan")),
-    "a share below 0": limiting(shares={JobKind("0 like:true"): -0.5}),
-    "shares that are none": limiting(shares=0.5),
-    "half a job above the cores": limiting(above_cores={0: 0.5}),
-    "memory in words": limiting(memory_bytes="1G"),
-    "less than no memory": limiting(footprint_bytes=-1.0),
+    "another plan": admits(),
+    "no such job": regulates(suspends=(9,)),
+    "resumes no such job": regulates(resumes=(9,)),
+    "a set": regulates(suspends={1}),
+    "no reasons": regulates(reasons={1: "x"}),
+    "no evidence": regulates(evidence=("x",)),
+    "no rate": regulates(io_headroom_bytes_per_s=float("nan")),
+    "a rate below 0": regulates(io_headroom_bytes_per_s=-1.0),
+    "a number for starts": regulates(starts=3),
+    "no words for who waits": limits(why="wait"),
+    "less than no start": limits(most=-1),
+    "half a start": limits(most=0.5),
+    "no number of what is free": limits(free=float("nan")),
+    "a share below 0": limits(shares={JobKind("0 like:true"): -0.5}),
+    "shares that are none": limits(shares=0.5),
+    "half a job above the cores": limits(above_cores={0: 0.5}),
+    "memory in words": limits(memory_bytes="1G"),
+    "less than no memory": limits(footprint_bytes=-1.0),
 }
 
 
@@ -218,7 +218,7 @@ def test_a_placement_that_promises_slots_that_are_taken_is_set_aside(rig):
 
 
 def test_what_a_regulation_held_is_let_go_when_it_fails(rig):
-    rule = Own(lambda view, memory: (RegulationPlan(suspends=(1,)), None))
+    rule = Own(regulates(suspends=(1,)))
     rig.run(job(1), job(2))
     using(rig, regulation=rule)
     moved = {1: counters(MB), 2: counters(MB)}
@@ -265,7 +265,7 @@ def test_without_a_fallback_the_failure_is_raised_with_file_and_line(rig):
 
 
 def test_a_rule_that_cannot_say_why_a_job_waits_does_no_harm(rig):
-    rule = Own(lambda view, memory: (AdmissionPlan(), None))
+    rule = Own(admits())
     rule.explain = boom
     using(rig, admission=rule)
     rig.step(submitted(job(1)))
@@ -278,13 +278,8 @@ def test_a_rule_that_cannot_say_why_a_job_waits_does_no_harm(rig):
 
 
 def tiered(rig, act):
-    disks = tuple(
-        Disk(id=name, capacity_bytes=100, read_bytes_per_s=1.0, write_bytes_per_s=1.0)
-        for name in ("/a", "/b")
-    )
-    storage = Storage(nodes=(StorageNode(id="n", disks=disks),))
-    tier = Tier(name="fast", bandwidth_bytes_per_s=1.0, storage=storage, rule=Own(act))
-    rig.state = State(rig.state.platform, (tier,))
+    one = msgspec.structs.replace(tier("fast", 100, 100), rule=Own(act))
+    rig.state = State(rig.state.platform, (one,))
     return using(rig)
 
 
@@ -293,14 +288,13 @@ def tiered(rig, act):
 def test_a_tier_goes_on_without_its_rule_and_the_policy_stays(rig, act, looks):
     tiered(rig, act)
     if not looks:  # the admission leaves the space to the controller
-        first = Placed(job_id=1, partition=0)
-        rule = Own(lambda view, memory: (AdmissionPlan(starts=(first,)), None))
+        rule = Own(admits(starts=(placed(),)))
         rig.controller.rules = msgspec.structs.replace(rig.controller.rules, admission=rule)
 
-    plan = rig.step(submitted(job(1, scratch=ScratchRequest(size_bytes=10))))
+    plan = rig.step(submitted(job(1, scratch=wants(10))))
 
     [start] = rig.backend.take()
-    assert ["/a"] == [share.disk for share in start.shares]
+    assert ["fast0"] == [share.disk for share in start.shares]
     assert ["allocation"] == [fault.kind for fault in plan.faults]
     assert {"tier fast"} == set(rig.controller.faults)
     assert "test" == rig.controller.rules.name

@@ -5,40 +5,32 @@ import pytest
 from builders import Rig, exited, job, platform, reason, requeue, started, submitted, timer
 from hypothesis import given
 from hypothesis import strategies as st
+from test_tiers import tier, wants
+from tracing import then
 
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
-from iodaemon.core.decision import Free, Start
+from iodaemon.core.decision import Free
 from iodaemon.core.explain import explain
-from iodaemon.core.job import DiskId, JobId, JobState, ScratchRequest, Share, TierName
+from iodaemon.core.job import JobId
 from iodaemon.core.lifecycle import shifted
 from iodaemon.core.state import State
-from iodaemon.core.storage import Disk, Storage, StorageNode, Tier
 
 DAY_S = 86400.0
 KEEP_S = 30 * DAY_S
-SHARES = (Share(tier=TierName("fast"), disk=DiskId("/fast"), size_bytes=60),)
-WANTED = Free(job_id=JobId(1), attempt=1, shares=SHARES, is_wanted=True)
-REQUEST = ScratchRequest(size_bytes=60, output_path="/out")
-
-
-def tiers():
-    disk = Disk(id=DiskId("/fast"), capacity_bytes=100, read_bytes_per_s=1e9, write_bytes_per_s=1e9)
-    storage = Storage(nodes=(StorageNode(id="fast", disks=(disk,)),))
-    return (Tier(name=TierName("fast"), storage=storage, bandwidth_bytes_per_s=1e9),)
+REQUEST = wants(60, output_path="/out")
 
 
 def machine(keep_s=KEEP_S, *records):
-    rig = Rig(State(platform(4), tiers()))
+    rig = Rig(State(platform(4), (tier("fast", 100),)))
     rig.state.restore(records, JobId(9))
     rig.controller = Controller(rig.state, rig.controller.rules, seed=1, scratch_keep_s=keep_s)
     return rig
 
 
 def kept(at_s, is_result=True, problem="full"):
-    return ev.ScratchKept(
-        at_s=at_s, job_id=JobId(1), attempt=1, problem=problem, is_result=is_result
-    )
+    told = {"problem": problem, "is_result": is_result}
+    return ev.ScratchKept(at_s=at_s, job_id=JobId(1), attempt=1, **told)
 
 
 def unwanted(at_s):
@@ -49,39 +41,45 @@ def removed(at_s):
     return ev.ScratchRemoved(at_s=at_s, job_id=JobId(1), attempt=1)
 
 
-def keeping(keep_s=KEEP_S, at_s=10.0):
-    """Job 1 has ended, and what it left could not be copied out at this time."""
+def reloaded(at_s, **limits):
+    return ev.Reconfigured(at_s=at_s, by="ann", changes=("x",), **limits)
+
+
+def keeping(keep_s=KEEP_S, word=None):
+    """Job 1 has ended, and what it left could not be copied out at 10 s; the plan of that word."""
     rig = machine(keep_s)
-    rig.step(submitted(job(1, scratch=REQUEST)))
-    rig.step(started(1.0))
-    rig.step(exited(5.0))
-    rig.backend.take()
-    return rig, rig.step(kept(at_s))
+    then(rig, submitted(job(1, scratch=REQUEST)), "start 1")
+    then(rig, started(1.0))
+    then(rig, exited(5.0), "free 1")
+    return rig, then(rig, word or kept(10.0))
 
 
-def why(rig, now_s):
-    told = explain(rig.state, rig.controller.rules, rig.job(), now_s)
+def freeing(rig, *, is_wanted=True):
+    """The decision by which the space of job 1 is freed."""
+    shares = rig.job().shares
+    return Free(job_id=JobId(1), attempt=1, shares=shares, is_wanted=is_wanted)
+
+
+def why(rig, now_s, job_id=1):
+    told = explain(rig.state, rig.controller.rules, rig.job(job_id), now_s)
     return told.is_so + told.until
 
 
 def test_after_that_time_it_is_removed_as_if_somebody_had_asked_and_that_is_told():
     rig, plan = keeping()
+    wanted = freeing(rig)
 
-    assert 10.0 + KEEP_S == plan.wake_at_s
-    assert 10.0 + KEEP_S == rig.state.stock.kept_until_s(rig.job())
+    assert 10.0 + KEEP_S == plan.wake_at_s == rig.state.stock.kept_until_s(rig.job())
     assert "frees it; in 29 days it is removed by itself (scratch_keep)" in why(rig, 10.0 + DAY_S)
 
-    rig.step(timer(9.9 + KEEP_S))
-    assert [] == rig.backend.take()
+    then(rig, timer(9.9 + KEEP_S))
     plan = rig.step(timer(10.0 + KEEP_S))
 
-    assert [WANTED] == rig.backend.take()
-    assert plan.wake_at_s is None
+    assert ([wanted], None) == (rig.backend.take(), plan.wake_at_s)
     assert "is being cleared: nobody had it copied for 30 days" in why(rig, 11.0 + KEEP_S)
 
-    rig.step(removed(12.0 + KEEP_S))
+    then(rig, removed(12.0 + KEEP_S), shares=(), scratch_unwanted_by="", staged=None)
 
-    assert () == rig.job().shares
     assert "ScratchKeep" == rig.job().scratch_unwanted.code
     assert (
         "; what it left in its scratch space was removed: nobody had it copied for 30 days "
@@ -91,63 +89,37 @@ def test_after_that_time_it_is_removed_as_if_somebody_had_asked_and_that_is_told
 
 def test_without_a_time_it_is_kept_until_somebody_has_it_removed():
     rig, plan = keeping(None)
-    rig.step(timer(1e12))
+    wanted = freeing(rig)
+    then(rig, timer(1e12))
 
     assert plan.wake_at_s is None
-    assert [] == rig.backend.take()
     assert "by itself" not in why(rig, 1e12)
 
     rig.step(unwanted(1e12))
-    rig.step(removed(1e12))
+    assert [wanted] == rig.backend.take()
+    then(rig, kept(2e12, is_result=False, problem="something is mounted there"))
+    then(rig, removed(3e12), scratch_unwanted_by="ann", staged=None)
 
-    assert [WANTED] == rig.backend.take()
-    assert "was removed: 'iod scratch remove' by ann" in why(rig, 1e12)
+    assert "ScratchRemove" == rig.job().scratch_unwanted.code
+    assert "was removed: 'iod scratch remove' by ann" in why(rig, 3e12)
 
 
 @pytest.mark.parametrize("is_result", [False, None])
 def test_what_stays_for_another_reason_has_no_end(is_result):
-    rig = machine()
-    rig.step(submitted(job(1, scratch=REQUEST)))
-    rig.step(started(1.0))
-    rig.step(exited(5.0))
-    rig.backend.take()
-    plan = rig.step(kept(10.0, is_result, "something is mounted there"))
-    rig.step(timer(1e12))
+    rig, plan = keeping(word=kept(10.0, is_result, "something is mounted there"))
+    then(rig, timer(1e12))
 
     assert plan.wake_at_s is None
-    assert [] == rig.backend.take()
-
-
-def test_who_asked_for_its_removal_is_kept_with_the_job():
-    rig, _ = keeping()
-    rig.step(unwanted(20.0))
-    rig.backend.take()
-    asked = rig.job()
-
-    assert ("ScratchRemove", "ann") == (asked.scratch_unwanted.code, asked.scratch_unwanted_by)
-
-
-def test_nobody_is_named_where_its_time_was_over():
-    rig, _ = keeping()
-    rig.step(timer(1e12))
-    rig.backend.take()
-
-    assert ("ScratchKeep", "") == (
-        rig.job().scratch_unwanted.code,
-        rig.job().scratch_unwanted_by,
-    )
 
 
 def test_who_asked_for_its_removal_is_believed_also_after_a_restart():
     rig, _ = keeping()
-    rig.step(unwanted(20.0))
-    rig.backend.take()
+    then(rig, unwanted(20.0), "free 1")
     again = machine(KEEP_S, rig.job())
 
-    assert [WANTED] == again.state.unfreed
-    again.step(kept(30.0))
-    again.step(timer(1e12))
-    assert [] == again.backend.take(), "it is asked for already"
+    assert [freeing(rig)] == again.state.unfreed
+    then(again, kept(30.0))
+    then(again, timer(1e12))  # it is asked for already
 
 
 @pytest.mark.parametrize("down_s", [DAY_S, 2 * KEEP_S])
@@ -156,50 +128,40 @@ def test_a_restart_changes_nothing_of_its_time(down_s):
     record = msgspec.json.decode(msgspec.json.encode(rig.job()), type=type(rig.job()))
     again = machine(KEEP_S, record)
 
-    assert [Free(job_id=JobId(1), attempt=1, shares=SHARES)] == again.state.unfreed
+    assert [freeing(rig, is_wanted=False)] == again.state.unfreed
     plan = again.step(timer(10.0 + down_s))
     if down_s < KEEP_S:
         assert 10.0 + KEEP_S == plan.wake_at_s
-        assert 10.0 + KEEP_S == again.step(kept(10.0 + down_s)).wake_at_s
+        then(again, kept(10.0 + down_s), wakes=10.0 + KEEP_S)
         again.step(timer(10.0 + KEEP_S))
-    assert [WANTED] == again.backend.take()
-
-
-def reloaded(at_s, keep_s):
-    return ev.Reconfigured(at_s=at_s, by="ann", changes=("x",), scratch_keep_s=keep_s)
+    assert [freeing(rig)] == again.backend.take()
 
 
 def test_another_time_counts_at_once():
     rig, _ = keeping(None)
-
-    assert 10.0 + KEEP_S == rig.step(reloaded(20.0, KEEP_S)).wake_at_s
-    assert rig.step(reloaded(30.0, None)).wake_at_s is None
-    assert 10.0 + DAY_S == rig.step(reloaded(40.0, DAY_S)).wake_at_s
-    rig.step(ev.Reconfigured(at_s=50.0, by="ann", changes=("x",)))
-    assert [] == rig.backend.take()
-    rig.step(reloaded(60.0, 50.0))
-    assert [WANTED] == rig.backend.take()
+    then(rig, reloaded(20.0, scratch_keep_s=KEEP_S), wakes=10.0 + KEEP_S)
+    then(rig, reloaded(30.0, scratch_keep_s=None), wakes=None)
+    then(rig, reloaded(40.0, scratch_keep_s=DAY_S), wakes=10.0 + DAY_S)
+    then(rig, reloaded(50.0))
+    then(rig, reloaded(60.0, scratch_keep_s=50.0), "free 1")
 
 
 def test_a_requeued_job_starts_when_the_time_of_its_old_result_is_over():
     rig, _ = keeping()
-    rig.step(requeue(20.0))
+    then(rig, requeue(20.0))
     assert "in 29 days it is removed by itself (scratch_keep)" in why(rig, 10.0 + DAY_S)
-    rig.step(timer(10.0 + KEEP_S))
-    rig.step(removed(11.0 + KEEP_S))
-
-    assert [WANTED, Start] == [d if d == WANTED else type(d) for d in rig.backend.take()]
-    assert (JobState.STARTING, 2) == (rig.job().state, rig.job().attempt)
-    assert rig.job().scratch_unwanted is None
+    then(rig, timer(10.0 + KEEP_S), "free 1")
+    anew = {"state": "STARTING", "attempt": 2, "scratch_unwanted": None}
+    then(rig, removed(11.0 + KEEP_S), "start 1", **anew)
 
 
 def test_who_waits_for_its_space_is_told_for_how_long_at_most():
     rig, _ = keeping()
-    rig.step(submitted(job(2, scratch=REQUEST)))
-    rig.state.reasons[JobId(2)] = reason("Storage", "needs 60 B of tier fast; 40 B are free")
-    told = explain(rig.state, rig.controller.rules, rig.job(2), 10.0 + DAY_S)
+    then(rig, submitted(job(2, scratch=REQUEST)))
+    rig.state.reasons[JobId(2)] = reason("Storage", "needs 60 GiB of tier fast; 40 GiB are free")
 
-    assert "(ended, kept until 'iod scratch remove 1', for 29 days at most)" in told.until
+    told = "(ended, kept until 'iod scratch remove 1', for 29 days at most)"
+    assert told in why(rig, 10.0 + DAY_S, job_id=2)
 
 
 def test_a_clock_that_was_set_changes_nothing_of_its_time():
@@ -219,6 +181,7 @@ WORDS = st.sampled_from(["kept", "elsewhere", "unknown", "remove", "restart", "t
 def test_it_goes_at_its_time_once_and_never_before_whatever_is_told(keep_s, acts, is_requeued):
     """Nothing is asked for twice, no alarm is set for what is past, and no word delays the end."""
     rig, _ = keeping(keep_s)
+    wanted = freeing(rig)
     if is_requeued:
         rig.step(requeue(10.0))
     now_s, since_s, is_kept, is_asked = 10.0, 10.0, True, False
@@ -241,16 +204,7 @@ def test_it_goes_at_its_time_once_and_never_before_whatever_is_told(keep_s, acts
         is_kept &= not is_due
         plan = rig.step(event)
 
-        assert ([WANTED] if is_due or act == "remove" else []) == rig.backend.take()
+        assert ([wanted] if is_due or act == "remove" else []) == rig.backend.take()
         assert (since_s + keep_s if has_end and not is_due else None) == plan.wake_at_s
         assert plan.wake_at_s is None or plan.wake_at_s > now_s
         assert rig.job().scratch_unwanted is not None or rig.job().scratch_unwanted_by == ""
-
-
-def test_what_was_removed_was_not_copied_out():
-    rig, _ = keeping()
-    rig.step(unwanted(20.0))
-    rig.step(kept(25.0, is_result=False, problem="something is mounted there"))
-    rig.step(removed(30.0))
-
-    assert rig.job().staged is None

@@ -6,9 +6,10 @@ from builders import Rig, exited, job, reason, sampled, submitted
 from builders import platform as machine_of
 from hypothesis import given
 from hypothesis import strategies as st
+from tracing import then, timeslice
 
-from iodaemon.core.decision import AdmissionPlan, RegulationPlan, Start, StartLimit
-from iodaemon.core.job import JobId, JobSpec, Reason
+from iodaemon.core.decision import AdmissionPlan, Start, StartLimit
+from iodaemon.core.job import JobId, JobSpec
 from iodaemon.core.platform import (
     COPY_STRIDE,
     Partition,
@@ -49,13 +50,19 @@ def plain(job_id, **fields):
     return job(job_id, shares_cores=True, **fields)
 
 
-def limited(rig, at_s, **fields):
-    rig.regulation.plan = RegulationPlan(starts=StartLimit(why=WHY, **fields))
-    return rig.step(sampled(at_s))
+def limited(rig, at_s, why=WHY, **fields):
+    """The event that ends a timeslice in which regulation limits starts so."""
+    timeslice(rig, at_s, starts=StartLimit(why=why, **fields))
+    return sampled(at_s)
 
 
-def started_by(rig):
-    return [start.job_id for start in rig.backend.take()]
+def above(number):
+    return {"above_cores": {PartitionId(0): number}}
+
+
+def come(*jobs):
+    """These are submitted; by number they ask for no CPUs."""
+    return tuple(submitted(plain(each) if isinstance(each, int) else each) for each in jobs)
 
 
 def cpus_of(rig, job_id):
@@ -64,158 +71,113 @@ def cpus_of(rig, job_id):
     return sorted({cpu for slot in slots if slot.id in made.slots for cpu in slot.cpus})
 
 
-def test_a_job_that_asks_for_no_cpus_has_all_of_its_socket():
+def waits(rig, job_id):
+    return rig.state.reason(JobId(job_id)).text
+
+
+def test_a_job_that_asks_for_no_cpus_has_all_of_its_socket_and_others_their_own():
     rig = rig_of(2)
+    then(rig, come(1, 2), "start 1", "start 2")
+    assert [[0, 1], [0, 1]] == [cpus_of(rig, n) for n in (1, 2)]
 
-    rig.step(submitted(plain(1)), submitted(plain(2)))
-
-    assert ([1, 2], [0, 1], [0, 1]) == (started_by(rig), cpus_of(rig, 1), cpus_of(rig, 2))
-
-
-def test_jobs_that_ask_have_cores_of_their_own():
     rig = rig_of(3)
+    then(rig, come(job(1), 2, job(3)), "start 1", "start 2", "start 3")
+    assert [[0], [1]] == [cpus_of(rig, n) for n in (1, 3)]
 
-    rig.step(submitted(job(1)), submitted(plain(2)), submitted(job(3)))
-
-    assert ([1, 2, 3], [0], [1]) == (started_by(rig), cpus_of(rig, 1), cpus_of(rig, 3))
+    rig = Rig(State(machine_of(2)))  # where each slot is like the other it has one
+    then(rig, come(1), "start 1")
+    assert [0] == cpus_of(rig, 1)
 
 
 def test_together_they_are_as_many_as_there_are_cores():
     rig = rig_of(2)
+    then(rig, come(job(1), 2, 3), "start 1", "start 2", job_id=3, waits="Slots")
 
-    rig.step(submitted(job(1)), submitted(plain(2)), submitted(plain(3)))
-
-    told = rig.state.reason(JobId(3))
-    assert ([1, 2], "Slots") == (started_by(rig), told.code)
     text = "all 2 cores of the socket are busy or taken; regulation lets no more jobs share them"
-    assert f"{text} now" == told.text
+    assert f"{text} now" == waits(rig, 3)
 
 
-def test_more_share_while_regulation_lets_them():
+@pytest.mark.parametrize(
+    ("why", "told"), [(WHY, f"now: {WHY.text}"), (reason("X", ""), "share them now")]
+)
+def test_more_share_while_regulation_lets_them(why, told):
     rig = rig_of(2)
-    rig.step(*(submitted(plain(number)) for number in range(1, 6)))
-    rig.backend.take()
+    then(rig, come(*range(1, 6)), "start 1", "start 2")
+    decided = ["start 3", "start 4"]
+    then(rig, limited(rig, 1.0, why, **above(2)), *decided, job_id=5, waits="Slots")
 
-    limited(rig, 1.0, above_cores={PartitionId(0): 2})
-
-    told = rig.state.reason(JobId(5))
-    assert ([3, 4], "Slots") == (started_by(rig), told.code)
-    assert told.text.endswith(f"now: {WHY.text}")
-
-
-def test_a_limit_without_a_reason_leaves_no_colon():
-    rig = rig_of(2)
-    rig.step(*(submitted(plain(number)) for number in range(1, 6)))
-    rig.backend.take()
-    limit = StartLimit(why=Reason(code="X", text=""), above_cores={PartitionId(0): 2})
-    rig.regulation.plan = RegulationPlan(starts=limit)
-
-    rig.step(sampled(1.0))
-
-    assert rig.state.reason(JobId(5)).text.endswith("lets no more jobs share them now")
+    assert waits(rig, 5).endswith(told)
 
 
 def test_above_the_cores_a_job_needs_memory():
     rig = rig_of(1)
-    rig.step(submitted(plain(1)))
-    rig.backend.take()
-    limited(rig, 1.0, above_cores={PartitionId(0): 9}, memory_bytes=3 * GIB, footprint_bytes=GIB)
+    then(rig, come(1), "start 1")
+    then(rig, limited(rig, 1.0, **above(9), memory_bytes=3 * GIB, footprint_bytes=GIB))
+    jobs = come(plain(2, memory_bytes=2 * GIB), 3, 4)
+    then(rig, jobs, "start 2", "start 3", job_id=4, waits="Cores")
 
-    rig.step(submitted(plain(2, memory_bytes=2 * GIB)), submitted(plain(3)), submitted(plain(4)))
-
-    told = rig.state.reason(JobId(4))
-    assert ([2, 3], "Cores") == (started_by(rig), told.code)
     text = "the only core of the socket is busy or taken; to share them it needs 1 GiB of memory"
-    assert f"{text}, and 0 B is left" == told.text
+    assert f"{text}, and 0 B is left" == waits(rig, 4)
 
 
 def test_the_memory_of_a_job_that_ended_is_there_for_the_next():
     rig = rig_of(1)
     rig.run(plain(1), plain(2))
-    limited(rig, 1.0, above_cores={PartitionId(0): 1}, memory_bytes=GIB, footprint_bytes=GIB)
-    rig.step(submitted(plain(3)))
-    rig.backend.take()
-
-    rig.step(exited(1.5, 1))
-
-    assert [3] == started_by(rig)
+    then(rig, limited(rig, 1.0, **above(1), memory_bytes=GIB, footprint_bytes=GIB), "start 2")
+    then(rig, come(3))
+    then(rig, exited(1.5, 1), "start 3")
 
 
 def test_below_the_cores_no_memory_is_asked_for():
     rig = rig_of(2)
     rig.run(plain(1))
-    limited(rig, 1.0, memory_bytes=0.0, footprint_bytes=GIB)
-
-    rig.step(submitted(plain(2)))
-
-    assert [2] == started_by(rig)
+    then(rig, limited(rig, 1.0, memory_bytes=0.0, footprint_bytes=GIB))
+    then(rig, come(2), "start 2")
 
 
 def test_a_job_waits_for_cores_of_its_own_that_others_have():
     rig = rig_of(2)
     rig.run(job(1, cpus=2))
-    limited(rig, 1.0, above_cores={PartitionId(0): 3})
-
-    rig.step(submitted(job(2)), submitted(plain(3)))
-
-    assert ([], "Cores") == (started_by(rig), rig.state.reason(JobId(2)).code)
+    then(rig, limited(rig, 1.0, **above(3)))
+    then(rig, come(job(2), 3), job_id=2, waits="Cores")
 
 
 def test_those_that_share_go_before_one_that_waits_for_cores():
     rig = rig_of(2, admission=easy.Rule())
     rig.run(job(1, cpus=2))
-    limited(rig, 1.0, above_cores={PartitionId(0): 3})
-
-    rig.step(submitted(job(2)), *(submitted(plain(number)) for number in (3, 4, 5)))
-
-    assert [3, 4] == started_by(rig)
+    then(rig, limited(rig, 1.0, **above(3)))
+    then(rig, come(job(2), 3, 4, 5), "start 3", "start 4")
 
 
 def test_nobody_goes_before_one_that_waits_for_memory():
     rig = rig_of(1, admission=easy.Rule())
     rig.run(plain(1))
-    limited(rig, 1.0, above_cores={PartitionId(0): 3}, memory_bytes=GIB)
-
-    rig.step(submitted(plain(2, memory_bytes=2 * GIB)), submitted(plain(3)))
-
-    assert [] == started_by(rig)
+    then(rig, limited(rig, 1.0, **above(3), memory_bytes=GIB))
+    then(rig, come(plain(2, memory_bytes=2 * GIB), 3))
 
 
 def test_a_job_goes_to_the_socket_that_has_a_core_for_it():
     rig = rig_of(1, 1)
     rig.run(job(1))
-    limited(rig, 1.0, above_cores={PartitionId(0): 3})
+    then(rig, limited(rig, 1.0, **above(3)))
+    then(rig, come(job(2)), "start 2", job_id=2, partition=1)
 
-    rig.step(submitted(job(2)))
 
-    assert ([2], PartitionId(1)) == (started_by(rig), rig.job(2).partition)
+class Blind:
+    """Starts all that wait, wherever there are slots."""
+
+    def decide(self, view, memory):
+        draft = view.draft()
+        starts = [draft.start(each, PartitionId(0)) for each in view.pending]
+        return AdmissionPlan(starts=tuple(starts)), memory
 
 
 def test_a_rule_of_ones_own_cannot_start_beyond_the_memory_that_is_left():
     rig = Rig(State(shared(1)))
     rig.run(plain(1))
-    limited(rig, 1.0, above_cores={PartitionId(0): 3}, memory_bytes=GIB)
-
-    class Blind:
-        """Starts all that wait, wherever there are slots."""
-
-        def decide(self, view, memory):
-            draft = view.draft()
-            starts = [draft.start(each, PartitionId(0)) for each in view.pending]
-            return AdmissionPlan(starts=tuple(starts)), memory
-
+    then(rig, limited(rig, 1.0, **above(3), memory_bytes=GIB))
     rig.controller.use(msgspec.structs.replace(rig.controller.rules, admission=Blind()))
-    rig.step(submitted(plain(2, memory_bytes=2 * GIB)), submitted(plain(3)))
-
-    assert ([3], WHY) == (started_by(rig), rig.state.reason(JobId(2)))
-
-
-def test_where_each_slot_is_like_the_other_a_job_that_shares_has_one():
-    rig = Rig(State(machine_of(2)))
-
-    rig.step(submitted(plain(1)))
-
-    assert ([1], [0]) == (started_by(rig), cpus_of(rig, 1))
+    then(rig, come(plain(2, memory_bytes=2 * GIB), 3), "start 3", job_id=2, waits=WHY.code)
 
 
 @pytest.mark.parametrize("before", ["auto", 1, 4])
@@ -276,26 +238,22 @@ EVENTS = st.lists(
 @given(events=EVENTS)
 def test_no_slot_is_given_twice_and_no_more_run_than_may(admission, events):
     rig = rig_of(2, 3, admission=admission)
-    at_s, number, above = 0.0, 0, {}
-    for kind, cpus, more, memory_bytes in events:
-        at_s += 1.0
+    number, more_by = 0, {}
+    for at_s, (kind, cpus, more, memory_bytes) in enumerate(events, start=1):
         if kind in ("plain", "own"):
             number += 1
-            made = (
-                plain(number, at_s=at_s) if kind == "plain" else job(number, cpus=cpus, at_s=at_s)
-            )
-            rig.step(submitted(made))
+            own = job(number, cpus=cpus, at_s=at_s)
+            rig.step(submitted(plain(number, at_s=at_s) if kind == "plain" else own))
         elif kind == "limit":
-            above = {PartitionId(0): more}
-            limited(rig, at_s, above_cores=above, memory_bytes=memory_bytes, footprint_bytes=GIB)
+            more_by = {PartitionId(0): more}
+            fields = {"memory_bytes": memory_bytes, "footprint_bytes": GIB}
+            rig.step(limited(rig, at_s, above_cores=more_by, **fields))
         elif live := [each.id for each in rig.state.live]:
             rig.step(exited(at_s, live[more % len(live)]))
-        check(rig, above, [d for d in rig.backend.take() if isinstance(d, Start)])
-    limited(rig, at_s + 1.0, most=0, memory_bytes=0.0)
+        check(rig, more_by, [d for d in rig.backend.take() if isinstance(d, Start)])
+    rig.step(limited(rig, at_s + 1.0, most=0, memory_bytes=0.0))
     while live := [each.id for each in rig.state.live]:  # whatever regulation says, all end
-        rig.backend.take()
         rig.step(exited(at_s + 2.0, live[0]))
-    rig.backend.take()
 
     assert [] == list(rig.state.pending)
 

@@ -38,27 +38,13 @@ def finish(state, job_id, at_s=1.0):
     state.put(moved(state.jobs[job_id], JobState.CANCELLED, at_s))
 
 
-def test_the_queue_is_ordered_by_id_whatever_the_order_of_arrival(state):
-    for job_id in (3, 1, 2):
-        state.add(job(job_id))
-
-    assert ids(state.pending) == [1, 2, 3]
-
-
-def test_a_released_job_returns_to_its_place_in_the_queue(state):
-    state.add(job(1, state=JobState.HELD))
-    state.add(job(2))
+def test_the_queue_is_ordered_by_id_and_without_whom_no_partition_can_hold(state):
+    for made in (job(3), job(1, state=JobState.HELD), job(2, cpus=2), job(4, cpus=3)):
+        state.add(made)
     state.put(moved(state.jobs[1], JobState.PENDING, 1.0))
 
-    assert ids(state.pending) == [1, 2]
-
-
-def test_a_job_no_partition_can_hold_is_not_offered_to_the_rules(state):
-    state.add(job(1, cpus=3))
-    state.add(job(2, cpus=2))
-
-    assert ids(state.pending) == [2]
-    assert state.reason(JobId(1)).code == "Infeasible"
+    assert [1, 2, 3] == ids(state.pending)
+    assert state.reason(JobId(4)).code == "Infeasible"
 
 
 def test_slots_follow_the_job(state):
@@ -100,20 +86,14 @@ def test_a_restored_job_keeps_its_slots_on_a_machine_divided_otherwise():
     assert (state.slots_free(PartitionId(0)), state.slots_free(PartitionId(1))) == (1, 1)
 
 
-def test_restore_continues_the_numbers_of_the_journal(state):
-    state.restore([job(4), job(2, state=JobState.COMPLETED)], JobId(9))
-
-    assert state.next_id == 9
-
-
 def test_an_id_is_never_used_twice(state):
-    state.add(job(1))
-    state.add(job(2))
-    state.remove(JobId(2))
+    state.restore([job(4), job(2, state=JobState.COMPLETED)], JobId(9))
+    state.add(job(9))
+    state.remove(JobId(9))
 
-    assert state.next_id == 3
+    assert state.next_id == 10
     with pytest.raises(InvariantError, match="ids are never used twice"):
-        state.add(job(1))
+        state.add(job(4))
 
 
 def test_only_the_last_finished_jobs_are_kept_and_their_numbers_never_return():
@@ -130,54 +110,36 @@ def test_only_the_last_finished_jobs_are_kept_and_their_numbers_never_return():
     assert state.next_id == 4
 
 
-def test_a_starting_job_whose_submission_was_revoked_gives_its_slots_back(state):
+def test_a_starting_job_can_be_revoked_and_a_running_one_cannot(state):
     state.add(job(1, state=JobState.STARTING))
     state.remove(JobId(1))
 
-    assert state.slots_free(PartitionId(0)) == 2
-    assert list(state.live) == []
+    assert (2, []) == (state.slots_free(PartitionId(0)), list(state.live))
+    state.add(job(2, state=JobState.RUNNING))
+    with pytest.raises(InvariantError, match="job 2 is RUNNING"):
+        state.remove(JobId(2))
 
 
-def test_a_running_job_cannot_be_revoked(state):
-    state.add(job(1, state=JobState.RUNNING))
-
-    with pytest.raises(InvariantError, match="job 1 is RUNNING"):
-        state.remove(JobId(1))
-
-
-def test_the_reason_of_a_pending_job_is_the_most_telling_one(state):
+def test_the_reason_of_a_pending_job_is_the_most_telling_one_and_a_running_one_has_none(state):
     state.add(job(1))
+    state.add(job(2, state=JobState.RUNNING))
     state.reasons[JobId(1)] = reason("Slots")
-
-    assert state.reason(JobId(1)).code == "Slots"
-
+    codes = [state.reason(JobId(1)).code]
     state.starts_blocked = "the journal's disk is full"
-
-    assert state.reason(JobId(1)).code == "Blocked"
-
+    codes.append(state.reason(JobId(1)).code)
     state.starts_blocked = ""
     state.reasons.clear()
+    codes.append(state.reason(JobId(1)).code)
 
-    assert state.reason(JobId(1)).code == "Priority"
-
-
-def test_a_running_job_needs_no_reason(state):
-    state.add(job(1, state=JobState.RUNNING))
-
-    assert state.reason(JobId(1)) is None
+    assert (["Slots", "Blocked", "Priority"], None) == (codes, state.reason(JobId(2)))
 
 
 def test_every_state_is_counted(state):
     state.add(job(1))
     state.add(job(2, state=JobState.FAILED))
-    counts = state.by_state()
 
-    assert len(JobState) == len(counts)
-    assert (
-        counts[JobState.PENDING],
-        counts[JobState.FAILED],
-        counts[JobState.RUNNING],
-    ) == (1, 1, 0)
+    alone = {JobState.PENDING: 1, JobState.FAILED: 1}
+    assert dict.fromkeys(JobState, 0) | alone == state.by_state()
 
 
 def test_a_prediction_is_measured_else_declared_else_unknown(state):
@@ -188,14 +150,9 @@ def test_a_prediction_is_measured_else_declared_else_unknown(state):
         taken = sample(at_s, {1: counters(int(at_s) * 100)})
         state.meter.take(taken, run_s={JobId(1): at_s})
 
-    assert _source_and_rate(state, 1) == ("measured", 100.0)
-    assert _source_and_rate(state, 2) == ("declared", 7.0)
-    assert state.outlook.predicted(state.jobs[JobId(3)]) == UNKNOWN
-
-
-def _source_and_rate(state, job_id):
-    prediction = state.outlook.predicted(state.jobs[JobId(job_id)])
-    return prediction.source, prediction.rate_bytes_per_s
+    first, second, third = (state.outlook.predicted(state.jobs[JobId(n)]) for n in (1, 2, 3))
+    assert ("measured", 100.0) == (first.source, first.rate_bytes_per_s)
+    assert ("declared", 7.0, UNKNOWN) == (second.source, second.rate_bytes_per_s, third)
 
 
 @pytest.mark.parametrize(
@@ -235,18 +192,16 @@ def revoked(at_s, job_id):
     return ev.SubmitRevoked(at_s=at_s, job_id=JobId(job_id))
 
 
-@pytest.mark.parametrize("end", ["cancelled", "rejected"])
-def test_a_submission_that_ended_as_it_arrived_and_was_revoked_is_not_listed_as_finished(end):
+@pytest.mark.parametrize("is_rejected", [True, False])
+def test_a_submission_that_ended_as_it_arrived_and_was_revoked_is_not_listed_as_finished(
+    is_rejected,
+):
     rig = Rig(State(platform(1), kept_finished=1))
-    if end == "rejected":
-        rig.admission.rejects = {JobId(1): reason("Never")}
-        rig.step(submitted(job(1)))
-    else:
-        rig.step(submitted(job(1)), cancel(0.0))
+    rig.admission.rejects = {JobId(1): reason("Never")} if is_rejected else {}
+    rig.step(submitted(job(1)), *(() if is_rejected else (cancel(0.0),)))
     rig.step(revoked(1.0, 1))
     for job_id in (2, 3, 4):
         rig.step(submitted(job(job_id)), cancel(2.0, job_id))
-
     rig.step(timer(3.0))
 
     assert [4] == list(rig.state.jobs)

@@ -12,20 +12,14 @@ from iodaemon.model.store import NoSpace, Store
 INF = math.inf
 
 
-def test_what_is_held_is_not_free():
+def test_free_is_what_is_not_held_over_an_interval_whose_end_does_not_count():
     store = Store(100)
     store.reserve("a", 60, 10.0, 20.0)
     store.reserve("b", 40, 15.0)
 
     times = (0.0, 10.0, 15.0, 20.0, 1e9)
-    assert [store.free(at_s) for at_s in times] == [100, 40, 0, 60, 60]
-
-
-def test_free_over_an_interval_is_the_least_in_it_and_its_end_does_not_count():
-    store = Store(100)
-    store.reserve("a", 60, 10.0, 20.0)
-
-    assert [store.free(0.0, 10.0), store.free(0.0, 10.5), store.free(20.0, 30.0)] == [100, 40, 100]
+    assert [100, 40, 0, 60, 60] == [store.free(at_s) for at_s in times]
+    assert [100, 40] == [store.free(0.0, 10.0), store.free(0.0, 10.5)]
 
 
 def test_more_than_there_is_is_refused_and_nothing_is_held_by_it():
@@ -39,23 +33,16 @@ def test_more_than_there_is_is_refused_and_nothing_is_held_by_it():
     store.reserve("b", 41, 0.0, 10.0)
 
 
-def test_what_is_released_is_free_from_then_on():
+@pytest.mark.parametrize(("released_s", "free"), [(15.0, [40, 100]), (0.0, [100, 100])])
+def test_what_is_released_is_free_from_then_on_and_before_its_start_altogether(released_s, free):
     store = Store(100)
     store.reserve("a", 60, 10.0)
-    store.release("a", 15.0)
+    store.release("a", released_s)
     store.release("a", 16.0)
     store.release("nobody", 0.0)
 
-    assert [store.free(at_s) for at_s in (10.0, 15.0, 20.0)] == [40, 100, 100]
+    assert free == [store.free(at_s) for at_s in (10.0, 15.0)]
     store.reserve("a", 100, 15.0)
-
-
-def test_a_release_before_the_start_takes_it_all_back():
-    store = Store(100)
-    store.reserve("a", 60, 10.0, 20.0)
-    store.release("a", 0.0)
-
-    assert store.free(0.0, INF) == 100
 
 
 @pytest.mark.parametrize(

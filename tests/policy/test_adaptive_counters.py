@@ -8,6 +8,7 @@ import pytest
 from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_adaptive import ARM, FLASH, STREAM
 
 from iodaemon.core.decision import Suspend
 from iodaemon.core.job import JobSpec, JobState
@@ -16,9 +17,8 @@ from iodaemon.core.platform import share_cores
 from iodaemon.core.rule import Rules
 from iodaemon.core.sample import JobCounters, NodeCounters, grown, known_memory
 from iodaemon.model.memory import SimulatedMemory
-from iodaemon.model.node import SimulatedDisk, default_platform
+from iodaemon.model.node import default_platform
 from iodaemon.model.profile import Compute, Profile, Read, Touch
-from iodaemon.model.scaling import constant_scaling, waning_scaling
 from iodaemon.model.spec import Model
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
@@ -30,17 +30,9 @@ from iodaemon.simulator.run import simulate
 
 MB = 1_000_000
 CORES = 4
-FLASH = SimulatedDisk(
-    capacity_bytes_per_s=800e6,
-    stream_cap_bytes_per_s=100e6,
-    scaling=constant_scaling,
-    stream_depth=2,
-)
-ARM = SimulatedDisk(capacity_bytes_per_s=100e6, scaling=waning_scaling(1, 0.7), stream_depth=2)
 ROOMY = SimulatedMemory(capacity_bytes=64_000 * MB, usable=0.9)
 SMALL = SimulatedMemory(capacity_bytes=800 * MB, usable=0.625)
 SPIN = Profile(steps=(Compute(12.0),))
-STREAM = Profile(steps=(Read(400 * MB),))
 HALF = Profile(steps=(Compute(0.5), Read(30 * MB)), repeat=8)
 SWAPS = Profile(steps=(Compute(0.5), Touch(200 * MB)), repeat=8, resident_bytes=200 * MB)
 
@@ -284,24 +276,15 @@ def did(**changes):
 
 def test_a_job_is_measured_by_what_it_has_of_counters():
     assert (3e6, 0.5, True) == (did().moved_bytes, did().user_s, did().is_measured)
-    assert 0.0 == did(user_s=1.0 + 2**32).user_s
-    assert 0.0 == did(io_stall_s=0.5).stalled_s
-    assert 0.0 == did(io_stall_s=2.0**32).stalled_s
     assert did(user_s=None).user_s == pytest.approx(0.6)
-
-
-@pytest.mark.parametrize("logical", [None, 1, 6 * MB + 2**63])
-def test_a_job_whose_bytes_do_not_grow_lawfully_is_not_measured(logical):
-    assert not did(logical_bytes=logical).is_measured
-
-
-def test_a_counter_that_appears_has_not_grown_by_all_of_it():
-    before = msgspec.structs.replace(ALL, read_bytes=None, logical_bytes=None)
-
-    assert (0.0, 0.0) == (
-        what_it_did(before, ALL, 1.0).read_bytes,
-        what_it_did(before, ALL, 1.0).moved_bytes,
-    )
+    assert {0.0} == {
+        did(user_s=1.0 + 2**32).user_s,
+        *(did(io_stall_s=s).stalled_s for s in (0.5, 2.0**32)),
+    }
+    assert not any(did(logical_bytes=n).is_measured for n in (None, 1, 6 * MB + 2**63))
+    none = msgspec.structs.replace(ALL, read_bytes=None, logical_bytes=None)
+    new = what_it_did(none, ALL, 1.0)
+    assert (0.0, 0.0) == (new.read_bytes, new.moved_bytes), "it has not grown by all of it"
 
 
 def test_what_reads_mapped_memory_is_not_measured_without_cpu_time():
@@ -336,22 +319,27 @@ def reads(before, now, own_bytes=50 * MB):
     return read_on(Reads(since_s=0.0), before, view, 1.0, own_bytes=own_bytes, counts=True)
 
 
-def test_pressure_of_a_machine_that_never_waited_is_hidden():
-    assert reads(node(), node()).stall_ratio is None
-    assert reads(node(io_stall_s=3.0), node(io_stall_s=3.0)).stall_ratio == 0.0
-    assert reads(node(), node(io_stall_s=0.5)).stall_ratio == 0.5
-    assert reads(node(), node(io_stall_s=2.0**32)).stall_ratio is None
+@pytest.mark.parametrize(
+    ("before_s", "now_s", "ratio"),
+    [(0.0, 0.0, None), (3.0, 3.0, 0.0), (0.0, 0.5, 0.5), (0.0, 2.0**32, None)],
+)
+def test_pressure_of_a_machine_that_never_waited_is_hidden(before_s, now_s, ratio):
+    assert ratio == reads(node(io_stall_s=before_s), node(io_stall_s=now_s)).stall_ratio
 
 
-def test_refaults_of_others_are_not_those_of_the_jobs():
-    before, now = node(refault_bytes=0), node(refault_bytes=900 * MB)
+@pytest.mark.parametrize(
+    ("before", "now", "own_mb", "ratio"),
+    [
+        (0, 900 * MB, 50, 0.0),  # they are those of others
+        (0, 900 * MB, 500, 1.0),
+        (0, 2**63, 500, 0.0),
+        (9, 3, 500, 0.0),
+    ],
+)
+def test_refaults_count_up_to_what_the_jobs_read(before, now, own_mb, ratio):
+    found = reads(node(refault_bytes=before), node(refault_bytes=now), own_bytes=own_mb * MB)
 
-    assert (0.0, 1.0) == tuple(reads(before, now, own_bytes=n * MB).reread_ratio for n in (50, 500))
-
-
-def test_refaults_that_jump_or_go_back_are_not_counted():
-    assert reads(node(refault_bytes=0), node(refault_bytes=2**63)).reread_ratio == 0.0
-    assert reads(node(refault_bytes=9), node(refault_bytes=3)).reread_ratio == 0.0
+    assert ratio == found.reread_ratio
 
 
 def test_without_the_size_of_the_memory_nothing_is_proof():
@@ -365,11 +353,8 @@ def test_without_the_size_of_the_memory_nothing_is_proof():
     assert (True, False) == (known.is_thrash(**marks), unknown.is_thrash(**marks))
 
 
-def test_memory_of_which_nothing_is_left_has_no_room():
+def test_memory_of_which_nothing_is_left_or_known_has_no_room():
     assert not reads(node(), node(available_bytes=0, io_stall_s=0.9)).has_room()
-
-
-def test_memory_that_is_not_known_is_told_so():
     assert (None, 0.0) == memory_left(Beside(node(available_bytes=None)))
 
 

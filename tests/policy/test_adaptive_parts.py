@@ -47,42 +47,29 @@ def tried(before, after, had, window_now, *, proven=False):
 # -- progress --------------------------------------------------------------------------------------
 
 
-def test_half_as_many_at_twice_the_speed_get_as_much_done():
-    assert 1.0 == pytest.approx(gain(window(8, MB), window(4, 2 * MB)))
+def doing(**of):
+    """One slice, of jobs by name: megabytes moved, or seconds computed if negative."""
+    made = {
+        JobId(int(name.removeprefix("of_"))): Doing(moved_bytes=amount * MB, active_s=1.0)
+        if amount > 0
+        else Doing(user_s=-amount, active_s=1.0)
+        for name, amount in of.items()
+    }
+    return with_slice(Window(), made)
 
 
-def test_each_job_counts_the_same_whatever_it_moves():
-    before = with_slice(
-        Window(),
-        {
-            JobId(1): Doing(moved_bytes=100 * MB, active_s=1.0),
-            JobId(2): Doing(moved_bytes=MB, active_s=1.0),
-        },
-    )
-    after = with_slice(
-        Window(),
-        {
-            JobId(1): Doing(moved_bytes=100 * MB, active_s=1.0),
-            JobId(2): Doing(moved_bytes=2 * MB, active_s=1.0),
-        },
-    )
-
-    assert 2.0 / 1.5 == pytest.approx(gain(before, after))
-
-
-def test_a_job_that_computes_is_measured_by_its_time():
-    before = with_slice(Window(), {JobId(1): Doing(user_s=0.5, active_s=1.0)})
-    after = with_slice(Window(), {JobId(1): Doing(user_s=1.0, active_s=1.0)})
-
-    assert 2.0 == pytest.approx(gain(before, after))
-
-
-def test_strangers_are_compared_by_the_mean():
-    assert 1.5 == pytest.approx(gain(window(2, MB), window(2, 1.5 * MB, first=10)))
-
-
-def test_nothing_cannot_be_compared():
-    assert gain(Window(), window(2, MB)) is None
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (window(8, MB), window(4, 2 * MB), 1.0),  # half as many at twice the speed
+        (doing(of_1=100, of_2=1), doing(of_1=100, of_2=2), 2.0 / 1.5),  # each counts the same
+        (doing(of_1=-0.5), doing(of_1=-1.0), 2.0),  # one that computes, by its time
+        (window(2, MB), window(2, 1.5 * MB, first=10), 1.5),  # strangers, by the mean
+        (Window(), window(2, MB), None),
+    ],
+)
+def test_a_gain_is_in_what_gets_done(before, after, expected):
+    assert (expected and pytest.approx(expected)) == gain(before, after)
 
 
 def test_one_slice_says_nothing_of_noise():
@@ -93,19 +80,22 @@ def test_one_slice_says_nothing_of_noise():
 # -- the limiter -----------------------------------------------------------------------------------
 
 
-def test_half_is_tried_then_half_of_that():
-    assert [4, 2, 1, None] == [Limiter().fewer(many, 0.0, 0.02) for many in (8, 4, 2, 1)]
+WAITED = {"fewer_s": 0.0, "lasted_s": 10.0}
 
 
-def test_the_number_last_seen_to_do_no_harm_is_tried_first():
-    assert 3 == Limiter(good=3).fewer(8, 0.0, 0.02)
-
-
-def test_a_number_that_was_too_few_is_tried_again_only_after_long():
-    below, next_to = (Limiter(too_few=n, fewer_s=0.0, lasted_s=10.0) for n in (4, 7))
-
-    assert (6, None) == (below.fewer(8, 100.0, 0.02), next_to.fewer(8, 100.0, 0.02))
-    assert (4, 4) == (below.fewer(8, 600.0, 0.02), next_to.fewer(8, 600.0, 0.02))
+@pytest.mark.parametrize(
+    ("limiter", "many", "now_s", "fewer"),
+    [
+        *((Limiter(), many, 0.0, fewer) for many, fewer in ((8, 4), (4, 2), (2, 1), (1, None))),
+        (Limiter(good=3), 8, 0.0, 3),  # it was last seen to do no harm
+        (Limiter(too_few=4, **WAITED), 8, 100.0, 6),
+        (Limiter(too_few=7, **WAITED), 8, 100.0, None),
+        (Limiter(too_few=4, **WAITED), 8, 600.0, 4),  # tried again only after long
+        (Limiter(too_few=7, **WAITED), 8, 600.0, 4),
+    ],
+)
+def test_half_is_tried_or_halfway_to_too_few(limiter, many, now_s, fewer):
+    assert fewer == limiter.fewer(many, now_s, 0.02)
 
 
 def test_more_is_halfway_to_too_many():
@@ -132,18 +122,13 @@ def test_what_does_not_pay_is_undone_and_costs():
     assert 2.0 == pytest.approx(known.spent_s)
 
 
-def test_a_gain_that_is_noise_is_not_kept():
+def test_a_gain_that_is_noise_is_not_kept_and_without_an_answer_proof_decides():
     noisy = msgspec.structs.replace(window(8, MB), slices=(1.0, 5.0, 2.0))
-    limiter = tried(8, 4, noisy, window(4, 2.1 * MB))
+    silent = tried(8, 4, window(8, MB), Window())
+    proven = tried(8, 4, window(8, MB), Window(), proven=True)
 
-    assert "undone" == end(limiter, 1.05, 14.0)[1]
-
-
-def test_without_an_answer_proof_decides():
-    had, now = window(8, MB), Window()
-
-    assert "kept" == end(tried(8, 4, had, now, proven=True), None, 14.0)[1]
-    assert "undone" == end(tried(8, 4, had, now), None, 14.0)[1]
+    assert "undone" == end(tried(8, 4, noisy, window(4, 2.1 * MB)), 1.05, 14.0)[1]
+    assert ("kept", "undone") == (end(proven, None, 14.0)[1], end(silent, None, 14.0)[1])
 
 
 def test_a_trial_that_is_clear_is_decided_soon_and_any_at_last():
@@ -198,16 +183,19 @@ def thrashes(**changes):
     return reads.is_thrash(reread_share=0.3, stall_share=0.2, load_bytes=0.0)
 
 
-def test_proof_is_reads_that_had_been_in_memory_and_stalls():
-    assert thrashes()
-    assert not thrashes(reread_ratio=0.1)
-    assert not thrashes(rate_bytes_per_s=1 * MB)
-    assert not thrashes(stall_ratio=0.05)
-    assert not thrashes(reread_bytes=50 * MB)
-
-
-def test_without_pressure_proof_rests_on_what_is_read_again():
-    assert thrashes(stall_ratio=None)
+@pytest.mark.parametrize(
+    ("changes", "is_thrash"),
+    [
+        ({}, True),
+        ({"stall_ratio": None}, True),  # without pressure it rests on what is read again
+        ({"reread_ratio": 0.1}, False),
+        ({"rate_bytes_per_s": 1 * MB}, False),
+        ({"stall_ratio": 0.05}, False),
+        ({"reread_bytes": 50 * MB}, False),
+    ],
+)
+def test_proof_is_reads_that_had_been_in_memory_and_stalls(changes, is_thrash):
+    assert is_thrash == thrashes(**changes)
 
 
 def test_a_set_that_is_read_for_a_job_that_came_back_is_no_proof():
@@ -256,10 +244,9 @@ def test_users_take_turns_at_a_resource(resource):
 
 
 def test_no_more_run_than_idle_cores_can_take():
-    assert 4 == most_for_idle(2, 2, idle=1.9)
-    assert 2 == most_for_idle(2, 2, idle=0.05)
-    assert 3 == most_for_idle(2, 2, idle=0.3)
-    assert 12 == most_for_idle(8, 8, idle=2.7)
+    idle = ((2, 2, 1.9), (2, 2, 0.05), (2, 2, 0.3), (8, 8, 2.7))
+
+    assert [4, 2, 3, 12] == [most_for_idle(many, cores, idle=free) for many, cores, free in idle]
 
 
 def test_there_is_room_while_memory_would_take_long_to_fill():

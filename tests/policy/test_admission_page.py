@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from builders import platform
-from queueing import Promises, run
+from scene import Promises, run
 
 from iodaemon.core.job import JobSpec
 from iodaemon.model.node import Compute, LinkSpec, Model, Profile, Transfer

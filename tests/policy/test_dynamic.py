@@ -3,11 +3,12 @@
 import itertools
 
 import pytest
+from builders import reason
 from hypothesis import given
 from hypothesis import strategies as st
 from scene import MB, NOW_S, Scene, platform
 
-from iodaemon.core.decision import RegulationPlan, Resume, Suspend
+from iodaemon.core.decision import RegulationPlan
 from iodaemon.core.job import JobState, Reason
 from iodaemon.policy.regulation.dynamic import Rule
 
@@ -17,9 +18,9 @@ def decide(scene, *, bound_mb=40.0, memory=None, **parameters):
     return rule.decide(scene.view(), memory)
 
 
-def scene_of(jobs):
+def scene_of(jobs, *sockets):
     """Jobs from 1 on, each (socket, MB/s, whether it is suspended)."""
-    scene = Scene(platform(24, 24, 24, 24))
+    scene = Scene(platform(*(sockets or [24] * 4)))
     for number, (cmp, io_mb, held) in enumerate(jobs, start=1):
         if held:
             scene.live(number, cmp, held=True, last=io_mb * MB)
@@ -32,170 +33,39 @@ def plan_of(scene, **parameters):
     return decide(scene, **parameters)[0]
 
 
-def test_the_heaviest_of_each_socket_are_suspended_until_the_total_is_not_above_the_bound():
-    scene = Scene(platform(3, 3))
-    scene.live(1, 0, moved=10 * MB).live(2, 0, moved=20 * MB)
-    scene.live(3, 1, moved=25 * MB).live(4, 1, moved=15 * MB)
-
-    plan = plan_of(scene)
-
-    # 70 MB/s; socket 0 gives 20 (50 left), socket 1 gives 25 (25 left): done.
-    assert plan.suspends == (2, 3)
-    assert plan.resumes == ()
-
-
-def test_it_stops_in_the_middle_of_a_round():
-    scene = Scene(platform(3, 3)).live(1, 0, moved=30 * MB).live(2, 1, moved=35 * MB)
-
-    plan = plan_of(scene)
-
-    # 65 MB/s; without the 30 of socket 0 it is 35: the heavier one on socket 1 goes on.
-    assert plan.suspends == (1,)
+STOPPING = {"state": JobState.STOPPING, "stop": JobState.CANCELLED, "reason": reason("Cancelled")}
+ONE_HELD = {"io_hold": True, "io_held_since_s": 1.0}
+SPARED = {
+    "what moved nothing": {"moved": 0.0},
+    "what is not known": {"moved": None, "last": 90 * MB},
+    "what may not be suspended": {"moved": 90 * MB, "no_suspend": True},
+    "what is immune": {"moved": 90 * MB, "immune_until_s": NOW_S + 1.0},
+    "what is being stopped": {"moved": 90 * MB, **STOPPING},
+    "what is about to stand still": {"moved": 90 * MB, **ONE_HELD},
+}
 
 
-def test_after_a_full_round_every_socket_gives_its_next_job():
-    scene = Scene(platform(3, 3))
-    scene.live(1, 0, moved=9 * MB).live(2, 0, moved=8 * MB).live(3, 0, moved=7 * MB)
-    scene.live(4, 1, moved=30 * MB).live(5, 1, moved=29 * MB)
+@pytest.mark.parametrize("known", SPARED.values(), ids=SPARED)
+def test_it_suspends_another_than(known):
+    """It may count in the total all the same."""
+    scene = Scene(platform(4)).live(1, 0, **known).live(2, 0, moved=41 * MB)
 
-    plan = plan_of(scene, bound_mb=20.0)
-
-    # 83: -9 = 74, -30 = 44, -8 = 36, -29 = 7.
-    assert plan.suspends == (1, 4, 2, 5)
+    assert (2,) == plan_of(scene).suspends
 
 
-def test_a_socket_that_has_no_more_jobs_is_passed_over():
-    scene = Scene(platform(3, 3)).live(1, 0, moved=1 * MB)
-    scene.live(2, 1, moved=30 * MB).live(3, 1, moved=20 * MB).live(4, 1, moved=10 * MB)
-
-    plan = plan_of(scene, bound_mb=15.0)
-
-    assert plan.suspends == (1, 2, 3)
+def test_an_immunity_ends_and_the_last_running_job_is_suspended_as_printed():
+    assert (1,) == plan_of(
+        Scene(platform(4)).live(1, 0, moved=41 * MB, immune_until_s=NOW_S)
+    ).suspends
 
 
-def test_a_total_at_the_bound_suspends_nothing():
-    scene = Scene(platform(2, 2)).live(1, 0, moved=20 * MB).live(2, 1, moved=20 * MB)
-
-    plan = plan_of(scene)
-
-    assert plan == RegulationPlan()
-
-
-def test_a_job_that_moved_nothing_is_not_suspended_as_the_figure_would():
-    scene = Scene(platform(1, 1, 1, 1))
-    for socket, moved in enumerate((0, 10, 20, 20)):
-        scene.live(socket + 1, socket, moved=moved * MB)
-
-    plan = plan_of(scene)
-
-    assert plan.suspends == (2,)
-
-
-def test_the_last_running_job_is_suspended_as_printed():
-    scene = Scene(platform(2)).live(1, 0, moved=41 * MB)
-
-    plan = plan_of(scene)
-
-    assert plan.suspends == (1,)
-
-
-def test_a_suspended_job_keeps_its_turn_with_the_rate_it_had():
-    scene = Scene(platform(3, 3)).live(1, 0, held=True, last=50 * MB).live(2, 0, moved=25 * MB)
-    scene.live(3, 1, moved=24 * MB)
-
-    plan = plan_of(scene)
-
-    # Socket 0's turn is taken by the suspended job 1, so socket 1 gives the first: 49 - 24 = 25.
-    assert plan.suspends == (3,)
-
-
-def test_the_rate_of_a_suspended_job_does_not_count_in_the_total():
-    scene = Scene(platform(3)).live(1, 0, held=True, last=50 * MB).live(2, 0, moved=30 * MB)
-
-    plan = plan_of(scene)
-
-    assert plan.suspends == ()
-
-
-def test_below_the_bound_every_socket_resumes_its_heaviest_suspended_job():
-    scene = Scene(platform(4, 4)).live(1, 0, held=True, last=5 * MB)
-    scene.live(2, 0, held=True, last=6 * MB).live(3, 1, held=True, last=1 * MB)
-    scene.live(4, 1, moved=39 * MB).live(5, 1, held=True, last=90 * MB)
-
-    plan = plan_of(scene)
-
-    # By trial: that 39 + 6 + 90 is far above the bound is not asked.
-    assert plan.resumes == (2, 5)
-    assert plan.suspends == ()
-
-
-def test_the_rate_before_the_suspension_is_remembered():
+def test_the_rate_before_the_suspension_is_remembered_and_outranks_the_predicted_one():
     scene = Scene(platform(4)).live(1, 0, moved=30 * MB).live(2, 0, moved=20 * MB)
+    held = Scene(platform(4)).live(1, 0, held=True, last=9 * MB).live(2, 0, held=True, last=1 * MB)
+    plan, memory = decide(held, memory={2: 80.0 * MB})
 
-    _, memory = decide(scene)
-
-    assert memory == {1: 30 * MB}
-
-
-def test_the_remembered_rate_outranks_the_predicted_one():
-    scene = Scene(platform(4)).live(1, 0, held=True, last=9 * MB).live(2, 0, held=True, last=1 * MB)
-
-    plan, memory = decide(scene, memory={2: 80.0 * MB})
-
-    assert plan.resumes == (2,)
-    assert memory == {1: 9 * MB}
-
-
-def test_a_job_that_moved_nothing_is_no_candidate():
-    scene = Scene(platform(4)).live(1, 0, moved=0.0).live(2, 0, moved=41 * MB)
-
-    plan = plan_of(scene, bound_mb=1.0)
-
-    assert plan.suspends == (2,)
-
-
-def test_a_job_whose_io_is_unknown_is_left_alone():
-    scene = Scene(platform(4)).live(1, 0, moved=None, last=90 * MB).live(2, 0, moved=41 * MB)
-
-    plan = plan_of(scene, bound_mb=1.0)
-
-    assert plan.suspends == (2,)
-
-
-@pytest.mark.parametrize("protection", [{"no_suspend": True}, {"immune_until_s": NOW_S + 1.0}])
-def test_a_protected_job_is_spared_but_counts_in_the_total(protection):
-    scene = Scene(platform(4)).live(1, 0, moved=90 * MB, **protection).live(2, 0, moved=1 * MB)
-
-    plan = plan_of(scene)
-
-    assert plan.suspends == (2,)
-
-
-def test_an_immunity_ends():
-    scene = Scene(platform(4)).live(1, 0, moved=90 * MB, immune_until_s=NOW_S)
-
-    plan = plan_of(scene)
-
-    assert plan.suspends == (1,)
-
-
-def test_a_job_that_is_being_stopped_counts_in_the_total_alone():
-    reason = Reason(code="Cancelled", text="cancelled")
-    scene = Scene(platform(4)).live(2, 0, moved=1 * MB)
-    scene.live(1, 0, moved=90 * MB, state=JobState.STOPPING, stop=JobState.CANCELLED, reason=reason)
-
-    plan = plan_of(scene)
-
-    assert plan.suspends == (2,)
-
-
-def test_a_suspend_on_its_way_is_not_asked_for_again():
-    scene = Scene(platform(4)).live(1, 0, moved=90 * MB, io_hold=True, io_held_since_s=1.0)
-    scene.live(2, 0, moved=41 * MB)
-
-    plan = plan_of(scene)
-
-    assert plan.suspends == (2,)
+    assert {1: 30 * MB} == decide(scene)[1]
+    assert ((2,), {1: 9 * MB}) == (plan.resumes, memory)
 
 
 def test_reasons_name_the_numbers():
@@ -224,32 +94,23 @@ def test_resumes_have_reasons():
 
 def test_singly_the_one_with_the_most_io_of_all_sockets_comes_back():
     jobs = [(0, 2, True), (1, 9, True), (1, 8, True)]
-
     printed, singly = plan_of(scene_of(jobs)), plan_of(scene_of(jobs), resume_singly=True)
 
     assert ((1, 2), (2,)) == (printed.resumes, singly.resumes)
     assert printed.reasons[2] == singly.reasons[2]
 
 
-def test_shares_touch_only_sockets_above_theirs():
-    scene = Scene(platform(3, 3))
-    scene.live(1, 0, moved=15 * MB).live(2, 1, moved=12 * MB).live(3, 1, moved=14 * MB)
-
-    whole = plan_of(scene, bound_mb=40.0)
-    scene = Scene(platform(3, 3))
-    scene.live(1, 0, moved=15 * MB).live(2, 1, moved=12 * MB).live(3, 1, moved=14 * MB)
-    shared = plan_of(scene, bound_mb=40.0, per_socket_share=True)
-
+def test_shares_touch_only_sockets_above_theirs_and_none_while_the_whole_is_below_the_bound():
     # 41 of 40: printed, socket 0 goes first; by shares of 20 only socket 1 (26) is touched.
-    assert (whole.suspends, shared.suspends) == ((1,), (3,))
+    jobs = [(0, 15, False), (1, 12, False), (1, 14, False)]
+    busy = Scene(platform(3, 3)).live(1, 0, moved=30 * MB).live(2, 1, moved=5 * MB)
+    two = [
+        plan_of(scene_of(jobs, 24, 24), per_socket_share=shared).suspends
+        for shared in (False, True)
+    ]
 
-
-def test_shares_leave_a_busy_socket_alone_while_the_whole_is_below_the_bound():
-    scene = Scene(platform(3, 3)).live(1, 0, moved=30 * MB).live(2, 1, moved=5 * MB)
-
-    plan = plan_of(scene, per_socket_share=True)
-
-    assert plan == RegulationPlan()
+    assert [(1,), (3,)] == two
+    assert RegulationPlan() == plan_of(busy, per_socket_share=True)
 
 
 def test_without_a_bound_nothing_is_regulated_and_the_suspended_go():
@@ -259,10 +120,6 @@ def test_without_a_bound_nothing_is_regulated_and_the_suspended_go():
     plan, memory = Rule().decide(scene.view(), {2: 9.0 * MB})
 
     assert (RegulationPlan(resumes=(2, 3)), None) == (plan, memory)
-
-
-def test_it_needs_a_backend_that_suspends_and_resumes():
-    assert Rule.needs == {Suspend, Resume}
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,19 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from queueing import SOCKETS, WORKLOADS, queued, run, running, submissions
-from scene import MB, NOW_S, Scene, platform
+from scene import (
+    MB,
+    NOW_S,
+    SOCKETS,
+    WORKLOADS,
+    Scene,
+    platform,
+    queued,
+    run,
+    running,
+    started,
+    submissions,
+)
 
 from iodaemon.core.job import JobId
 from iodaemon.policy.admission.equilibrio import Rule, brought_forward, line_of
@@ -15,9 +26,8 @@ from iodaemon.policy.intensity import balance_of, scale_of, told_way
 ALPHAS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
 
 
-def started(scene, **parameters):
-    plan, _ = Rule(**parameters).decide(scene.view(), None)
-    return [placed.job_id for placed in plan.starts]
+def decide(scene, **parameters):
+    return Rule(**parameters).decide(scene.view(), None)[0]
 
 
 # -- as the slides have it -----------------------------------------------------------------------
@@ -109,54 +119,52 @@ QUEUED = st.tuples(st.integers(0, 8), st.integers(1, 8), INTENSITY, WALLTIME)
     st.sampled_from(["system", "candidate"]),
 )
 def test_it_decides_as_the_slides_do(live, waiting, alpha, bound, delta):
-    scene, rows, queue = Scene(platform(20)), [], []
-    for number, (cpus, x, left_s) in enumerate(live, start=1):
-        rate = None if x is None else x * MB
-        running(scene, number, cpus=cpus, rate=rate, left_s=left_s)
-        rows.append((number, 0.0, cpus, rate, None if left_s is None else NOW_S + left_s))
-    for number, (arrival_s, cpus, x, walltime_s) in enumerate(waiting, start=101):
-        rate = None if x is None else x * MB
-        scene.queue(queued(number, at_s=arrival_s, cpus=cpus, rate=rate, walltime_s=walltime_s))
-        queue.append((number, float(arrival_s), cpus, rate, walltime_s))
+    rows = [
+        (n, 0.0, cpus, known(x), None if left_s is None else NOW_S + left_s)
+        for n, (cpus, x, left_s) in enumerate(live, start=1)
+    ]
+    queue = [
+        (n, float(at_s), cpus, known(x), walltime_s)
+        for n, (at_s, cpus, x, walltime_s) in enumerate(waiting, start=101)
+    ]
 
-    found = started(scene, alpha=alpha, bound=bound, intensity_delta=delta)
+    found = decide(scene_of(live, waiting), alpha=alpha, bound=bound, intensity_delta=delta)
 
     free = 20 - sum(cpus for cpus, _, _ in live)
     how = {"now_s": NOW_S, "alpha": alpha, "bound": bound, "system": delta == "system"}
-    assert algorithm(rows, queue, free, **how) == found
+    assert algorithm(rows, queue, free, **how) == started(found)
+
+
+def known(x):
+    return None if x is None else x * MB
+
+
+def scene_of(live, waiting, *, knows=True):
+    """Jobs from 1 on run, those from 101 on wait."""
+    made = Scene(platform(20))
+    for number, (cpus, x, left_s) in enumerate(live, start=1):
+        running(made, number, cpus=cpus, rate=known(x) if knows else None, left_s=left_s)
+    for number, (at_s, cpus, x, walltime_s) in enumerate(waiting, start=101):
+        rate = known(x) if knows else None
+        made.queue(queued(number, at_s=at_s, cpus=cpus, rate=rate, walltime_s=walltime_s))
+    return made
 
 
 @given(st.lists(QUEUED, max_size=12), st.lists(RUNNING, max_size=4), ALPHAS)
 def test_without_knowledge_it_is_as_with_alpha_0(waiting, live, alpha):
-    def scene(*, knows):
-        made = Scene(platform(20))
-        for number, (cpus, x, left_s) in enumerate(live, start=1):
-            rate = x * MB if knows and x is not None else None
-            running(made, number, cpus=cpus, rate=rate, left_s=left_s)
-        for number, (arrival_s, cpus, x, walltime_s) in enumerate(waiting, start=101):
-            rate = x * MB if knows and x is not None else None
-            made.queue(queued(number, at_s=arrival_s, cpus=cpus, rate=rate, walltime_s=walltime_s))
-        return made
+    ignorant = decide(scene_of(live, waiting, knows=False), alpha=alpha)
 
-    assert started(scene(knows=True), alpha=0.0) == started(scene(knows=False), alpha=alpha)
+    assert started(decide(scene_of(live, waiting), alpha=0.0)) == started(ignorant)
 
 
 # -- one by one ----------------------------------------------------------------------------------
-
-
-def test_alpha_0_is_first_come_first_served():
-    scene = Scene(platform(2)).queue(*(queued(i, at_s=i, rate=i * MB) for i in range(1, 6)))
-
-    assert [1, 2] == started(scene, alpha=0.0)
 
 
 def test_the_job_that_evens_out_what_runs_goes_first():
     scene = running(Scene(platform(2)), 1, rate=0.0)
     scene.queue(queued(2, at_s=1.0, rate=0.0), queued(3, at_s=2.0, rate=30 * MB))
 
-    plan, _ = Rule(alpha=0.6).decide(scene.view(), None)
-
-    [placed] = plan.starts
+    [placed] = decide(scene, alpha=0.6).starts
     assert 3 == placed.job_id
     assert placed.why.text == (
         "it takes the mean I/O intensity of the running jobs from 0.0 MB/s to 15.0 MB/s, nearest "
@@ -164,20 +172,20 @@ def test_the_job_that_evens_out_what_runs_goes_first():
     )
 
 
-def test_who_starts_in_turn_needs_no_reason():
+def test_who_starts_in_turn_needs_no_reason_and_an_empty_queue_no_plan():
     scene = Scene(platform(3)).queue(*(queued(i, at_s=i, rate=i * MB) for i in (1, 2, 3)))
+    plan, empty = decide(scene, alpha=1.0), decide(Scene(platform(2)))
 
-    plan, _ = Rule(alpha=1.0).decide(scene.view(), None)
-
-    assert {1, 2, 3} == {placed.job_id for placed in plan.starts}
+    assert {1, 2, 3} == set(started(plan))
     assert [None] * 3 == [placed.why for placed in plan.starts]
+    assert ((), {}, None) == (empty.starts, empty.reasons, empty.rest)
 
 
 def test_a_backfilled_job_says_beside_whom_and_for_how_long():
     scene = running(Scene(platform(4)), 1, cpus=2, rate=MB, left_s=600.0)
     scene.queue(queued(2, cpus=4), queued(3, at_s=1.0, walltime_s=60.0))
 
-    plan, _ = Rule().decide(scene.view(), None)
+    plan = decide(scene)
 
     [placed] = plan.starts
     assert placed.why.text == (
@@ -187,13 +195,6 @@ def test_a_backfilled_job_says_beside_whom_and_for_how_long():
     assert "needs 4 free CPUs on one socket; most free now: 2" == plan.reasons[2].text
 
 
-def test_a_job_without_walltime_is_not_backfilled_and_extends_no_bound():
-    scene = running(Scene(platform(4)), 1, cpus=2)
-    scene.queue(queued(2, cpus=4), queued(3, walltime_s=60.0), queued(4))
-
-    assert [] == started(scene)
-
-
 def test_operations_are_balanced_where_that_is_asked_for():
     scene = Scene(platform(1)).queue(
         queued(1, rate=MB, io_operations_per_s=10.0),
@@ -201,7 +202,7 @@ def test_operations_are_balanced_where_that_is_asked_for():
         queued(3, rate=900 * MB, io_operations_per_s=400.0),
     )
 
-    assert [3] == started(scene, alpha=1.0, intensity="operations")
+    assert [3] == started(decide(scene, alpha=1.0, intensity="operations"))
 
 
 def test_the_waiting_are_told_their_rank_and_who_goes_first():
@@ -222,7 +223,7 @@ def test_all_others_are_told_who_goes_first():
     scene = running(Scene(platform(4)), 1, cpus=2, rate=0.0)
     scene.queue(queued(2, cpus=4), queued(3, at_s=1.0, cpus=3), queued(4, at_s=2.0))
 
-    plan, _ = Rule().decide(scene.view(), None)
+    plan = decide(scene)
 
     assert ([2], "job 2 goes first, by arrival and I/O intensity (alpha 0.5)") == (
         list(plan.reasons),
@@ -230,22 +231,18 @@ def test_all_others_are_told_who_goes_first():
     )
 
 
-def test_an_empty_queue_needs_no_plan():
-    plan, _ = Rule().decide(Scene(platform(2)).view(), None)
-
-    assert ((), {}, None) == (plan.starts, plan.reasons, plan.rest)
-
-
-@pytest.mark.parametrize("alpha", [-0.1, 1.1, math.nan])
-def test_an_alpha_that_is_no_weight_is_refused(alpha):
-    with pytest.raises(ValueError, match="alpha"):
-        Rule(alpha=alpha)
-
-
-def test_a_queue_of_ties_goes_by_id():
-    scene = Scene(platform(2)).queue(queued(4), queued(2), queued(9), queued(3))
-
-    assert [2, 3] == started(scene)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"alpha": value} for value in (-0.1, 1.1, math.nan)),
+        *({name: -1.0} for name in ("auto_most", "auto_full")),
+        *({name: -1.0} for name in ("bandwidth_bytes_per_s", "longest_wait_s")),
+    ],
+    ids=str,
+)
+def test_parameters_that_mean_nothing_are_refused(fields):
+    with pytest.raises(ValueError, match=next(iter(fields))):
+        Rule(**fields)
 
 
 # -- what is carried from turn to turn -----------------------------------------------------------
@@ -325,7 +322,7 @@ def test_jobs_whose_numbers_are_not_in_the_order_of_their_arrival_are_ranked_by_
     late, early = queued(2, at_s=9.0), queued(3, at_s=5.0)
     scene = Scene(platform(1)).queue(late, early)
 
-    assert [3] == started(scene)
+    assert [3] == started(decide(scene))
     assert [3, 2] == [
         job.id for job in brought_forward(line_of([late], _nothing), [late, early], _nothing).jobs
     ]
@@ -380,21 +377,9 @@ def test_operations_are_not_held_against_a_bandwidth_of_bytes():
 
 @given(st.lists(QUEUED, min_size=1, max_size=12), st.lists(RUNNING, max_size=4))
 def test_it_is_always_a_weight_and_at_most_its_most(waiting, live):
-    scene = Scene(platform(20))
-    for number, (cpus, x, left_s) in enumerate(live, start=1):
-        running(scene, number, cpus=cpus, rate=None if x is None else x * MB, left_s=left_s)
-    for number, (arrival_s, _, x, _) in enumerate(waiting, start=101):
-        scene.queue(queued(number, at_s=arrival_s, rate=1.0 if x is None else x * MB))
+    known = [(at_s, 1, 0 if x is None else x, None) for at_s, _, x, _ in waiting]
 
-    assert 0.0 <= alpha_of(scene, auto_most=0.7) <= 0.7
-
-
-@pytest.mark.parametrize(
-    "name", ["auto_most", "auto_full", "bandwidth_bytes_per_s", "longest_wait_s"]
-)
-def test_a_law_that_is_none_is_refused(name):
-    with pytest.raises(ValueError, match=name):
-        Rule(**{name: -1.0})
+    assert 0.0 <= alpha_of(scene_of(live, known), auto_most=0.7) <= 0.7
 
 
 # -- nobody waits for ever -----------------------------------------------------------------------
@@ -413,20 +398,15 @@ def waited_s(rule, jobs, number):
     return job.started_s - job.submitted_s
 
 
-def test_as_published_the_job_that_is_unlike_the_others_waits_as_long_as_others_come():
-    waits = [waited_s(Rule(alpha=0.5), stream(count), 4) for count in (40, 120)]
+@pytest.mark.parametrize("longest_wait_s", [None, 900.0])
+def test_as_published_the_job_that_is_unlike_waits_as_long_as_others_come(longest_wait_s):
+    rule = Rule(alpha=0.5, longest_wait_s=longest_wait_s)
+    few, many = (waited_s(rule, stream(count), 4) for count in (40, 120))
 
-    assert [True, True] == [
-        wait >= 25.0 * count for wait, count in zip(waits, (40, 120), strict=True)
-    ]
-
-
-def test_with_a_longest_wait_it_starts_however_many_come():
-    rule = Rule(alpha=0.5, longest_wait_s=900.0)
-
-    waits = [waited_s(rule, stream(count), 4) for count in (40, 120)]
-
-    assert waits[0] == waits[1] <= 1000.0
+    if longest_wait_s is None:
+        assert (few >= 25.0 * 40, many >= 25.0 * 120) == (True, True)
+    else:
+        assert few == many <= 1000.0
 
 
 def test_a_large_job_that_others_are_backfilled_beside_starts_too():

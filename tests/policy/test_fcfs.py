@@ -1,68 +1,48 @@
-"""First come, first served."""
+"""The plain rules: first come first served, the socket with the least I/O, no regulation."""
 
+import msgspec
+import pytest
+from builders import MB
 from hypothesis import given
 from hypothesis import strategies as st
-from queueing import queued
-from scene import Scene, platform
+from scene import Scene, platform, queued
 
-from iodaemon.core.decision import AdmissionPlan, Placed
+from iodaemon.core.decision import AdmissionPlan, Placed, RegulationPlan
 from iodaemon.core.job import Reason
-from iodaemon.policy.admission.fcfs import Rule
+from iodaemon.core.view import NotNow
+from iodaemon.policy.admission import fcfs
+from iodaemon.policy.placement import least_io
+from iodaemon.policy.regulation import none
+
+# -- first come, first served ----------------------------------------------------------------------
 
 
 def decide(scene):
-    plan, memory = Rule().decide(scene.view(), None)
+    plan, memory = fcfs.Rule().decide(scene.view(), None)
     assert memory is None
     return plan
 
 
-def test_jobs_start_in_the_order_in_which_they_were_submitted():
-    scene = Scene(platform(4)).queue(queued(3), queued(1), queued(2))
-
-    plan = decide(scene)
-
-    assert [placed.job_id for placed in plan.starts] == [1, 2, 3]
+def places(plan):
+    return [(placed.job_id, placed.partition) for placed in plan.starts]
 
 
-def test_nothing_overtakes_a_head_that_does_not_fit():
+def test_nothing_overtakes_a_head_that_does_not_fit_and_it_alone_has_a_reason():
     scene = Scene(platform(2, 2)).live(1, 0).live(2, 1).queue(queued(3, cpus=2), queued(4))
-
-    plan = decide(scene)
-
     why = Reason(code="Slots", text="needs 2 free CPUs on one socket; most free now: 1")
-    assert AdmissionPlan(starts=(), reasons={3: why}) == plan
+    assert AdmissionPlan(starts=(), reasons={3: why}) == decide(scene)
 
-
-def test_only_the_first_job_that_does_not_fit_gets_a_reason():
     scene = Scene(platform(1)).queue(queued(1), queued(2), queued(3))
-
-    plan = decide(scene)
-
     why = Reason(code="Slots", text="needs 1 free CPU; most free now: 0")
-    assert AdmissionPlan(starts=(Placed(job_id=1, partition=0),), reasons={2: why}) == plan
+    assert AdmissionPlan(starts=(Placed(job_id=1, partition=0),), reasons={2: why}) == decide(scene)
 
-
-def test_a_start_takes_its_slots_from_those_that_follow():
-    scene = Scene(platform(2, 2)).queue(queued(1, cpus=2), queued(2, cpus=2), queued(3))
-
-    plan = decide(scene)
-
-    assert [(placed.job_id, placed.partition) for placed in plan.starts] == [(1, 0), (2, 1)]
+    assert AdmissionPlan() == decide(Scene(platform(2)))
 
 
 def test_the_io_of_a_start_counts_for_those_that_follow():
-    heavy, light = queued(1, rate=50e6), queued(2, rate=1e6)
-    scene = Scene(platform(2, 2)).queue(heavy, light, queued(3, rate=2e6))
+    jobs = [queued(i, rate=rate * MB) for i, rate in ((1, 50), (2, 1), (3, 2))]
 
-    plan = decide(scene)
-
-    assert [placed.partition for placed in plan.starts] == [0, 1, 1]
-
-
-def test_an_empty_queue_needs_no_plan():
-    plan = decide(Scene(platform(2)))
-
-    assert AdmissionPlan() == plan
+    assert [(1, 0), (2, 1), (3, 1)] == places(decide(Scene(platform(2, 2)).queue(*jobs)))
 
 
 @given(
@@ -72,11 +52,80 @@ def test_starts_are_a_prefix_of_the_queue_that_fits(sizes, sockets):
     feasible = [size for size in sizes if size <= max(sockets)]
     jobs = [queued(number, cpus=size) for number, size in enumerate(feasible, start=1)]
 
-    plan = decide(Scene(platform(*sockets)).queue(*jobs))
+    plan = decide(Scene(platform(*sockets)).queue(*jobs[::-1]))
 
     taken = dict.fromkeys(range(len(sockets)), 0)
-    for placed in plan.starts:
-        taken[placed.partition] += feasible[placed.job_id - 1]
+    for job_id, partition in places(plan):
+        taken[partition] += feasible[job_id - 1]
     assert all(taken[number] <= size for number, size in enumerate(sockets))
     assert list(range(1, len(plan.starts) + 1)) == [placed.job_id for placed in plan.starts]
     assert (len(plan.starts) < len(jobs)) == (len(plan.reasons) == 1)
+
+
+# -- where a job goes ------------------------------------------------------------------------------
+
+
+def near(machine, number):
+    """With a disk near this socket."""
+    parts = list(machine.partitions)
+    parts[number] = msgspec.structs.replace(parts[number], near_devices=("sda",))
+    return msgspec.structs.replace(machine, partitions=tuple(parts))
+
+
+def choose(scene, job):
+    return least_io.Rule().choose(scene.queue(job).view(), job)
+
+
+HEAVY = {"rate": 10.0 * MB}
+LIVE = [
+    # (socket of each job that lives, and what is known of it), who asks, and the socket
+    ([(0, {"moved": 9 * MB}), (1, {"moved": 5 * MB}), (1, {})], {}, 1),
+    ([(0, {"moved": None, "io_rate_bytes_per_s": 50e6}), (1, {"moved": 40 * MB})], {}, 1),
+    ([(0, {"held": True, "last": 30 * MB, "run_s": 1.0}), (1, {"moved": 20 * MB})], {}, 1),
+    ([(0, {"moved": 0, "io_rate_bytes_per_s": 50e6}), (1, {"moved": 20 * MB})], {}, 1),
+    ([(0, {})], {}, 1),  # equal I/O goes by the most free slots
+    ([], {}, 0),
+    ([(1, {"cpus": 3}), (0, {"moved": 90 * MB})], {"cpus": 2}, 0),
+]
+
+
+@pytest.mark.parametrize(("live", "asks", "socket"), LIVE)
+def test_the_socket_with_the_least_expected_io_is_chosen(live, asks, socket):
+    scene = Scene(platform(4, 4))
+    for number, (partition, known) in enumerate(live, start=1):
+        scene.live(number, partition, **known)
+
+    assert socket == choose(scene, queued(9, **asks))
+
+
+def test_a_heavy_job_prefers_the_socket_near_its_device_among_equals():
+    least = Scene(near(platform(4, 4), 1)).live(1, 1, moved=1 * MB)
+    third = Scene(near(platform(4, 4, 4), 2)).live(1, 0, moved=20 * MB)
+
+    assert 1 == choose(Scene(near(platform(4, 2), 1)), queued(9, **HEAVY))
+    assert 0 == choose(Scene(near(platform(4, 4), 1)), queued(9)), "nothing is known of its I/O"
+    assert 0 == choose(least, queued(9, **HEAVY)), "less I/O outranks a near device"
+    assert 1 == choose(third, queued(9, **HEAVY)), "below the mean of the others it is not heavy"
+
+
+def test_a_job_that_fits_nowhere_now_is_told_what_is_free():
+    answer = choose(Scene(platform(2, 3)).live(1, 0).live(2, 1, cpus=2), queued(9, cpus=2))
+
+    told = Reason(code="Slots", text="needs 2 free CPUs on one socket; most free now: 1")
+    assert NotNow(told) == answer
+
+
+# -- no regulation ---------------------------------------------------------------------------------
+
+
+def test_nothing_is_suspended_and_what_another_rule_left_suspended_runs_again():
+    scene = Scene(platform(4)).live(1, 0, held=True).live(2, 0, moved=900 * MB)
+    plan, memory = none.Rule().decide(scene.live(3, 0, held=True).view(), None)
+
+    assert (RegulationPlan(resumes=(1, 3)), None) == (plan, memory)
+
+
+@pytest.mark.parametrize("timeslice_s", [0.0, -1.0, float("nan")])
+def test_a_timeslice_that_is_none_is_refused(timeslice_s):
+    with pytest.raises(ValueError, match=r"timeslice_s is .*; it must be above 0"):
+        none.Rule(timeslice_s=timeslice_s)

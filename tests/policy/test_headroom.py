@@ -2,12 +2,10 @@
 
 import msgspec
 import pytest
-from builders import platform as machine_of
 from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from queueing import queued
-from scene import MB, Scene, platform
+from scene import MB, Scene, platform, queued, started
 
 from iodaemon.core.job import JobId, Reason
 from iodaemon.core.rule import Rules
@@ -23,10 +21,7 @@ from iodaemon.simulator.workload import Mix, random_workload
 BUDGET = easy.Rule(bandwidth_bytes_per_s=60.0 * MB)
 RULES = [easy.Rule(), BUDGET, equilibrio.Rule(), equilibrio.Rule(longest_wait_s=3.0)]
 NEVER_S = 50_000.0
-
-
-def started(plan):
-    return [placed.job_id for placed in plan.starts]
+NONE_NOW = "regulation leaves room for none now"
 
 
 def under_headroom(left, *jobs):
@@ -42,18 +37,10 @@ def test_without_headroom_only_those_start_that_are_not_known_to_do_io():
 
     assert [3, 5] == started(plan)
     assert {} == plan.reservations
-    why = "would add 1.0 MB/s of I/O; regulation leaves room for none now"
+    why = f"would add 1.0 MB/s of I/O; {NONE_NOW}"
     assert Reason(code="IoHeadroom", text=why) == plan.reasons[2]
     text = "fits beside job 2, which waits for the storage: takes nothing that one needs"
     assert f"{text}; passes 1 earlier job" == plan.starts[0].why.text
-
-
-def test_headroom_is_used_up_by_those_who_start():
-    jobs = [queued(2, rate=6 * MB), queued(3, rate=6 * MB), queued(4, rate=3 * MB)]
-
-    plan, _ = Rule().decide(under_headroom(10.0 * MB, *jobs), None)
-
-    assert [2, 4] == started(plan)
 
 
 def test_what_started_since_the_last_sample_has_used_it_too():
@@ -74,19 +61,21 @@ def test_what_started_since_the_last_sample_has_used_it_too():
 def test_a_job_that_never_finds_so_much_room_starts_when_it_is_as_good_as_alone():
     scene = Scene(platform(4)).live(1, 0, moved=0.1 * MB).queue(queued(2, rate=50 * MB))
     scene.state.io_headroom_bytes_per_s = 20.0 * MB
-    view = scene.view()
 
-    plan, _ = Rule().decide(view, None)
-
-    assert [2] == started(plan)
+    assert [2] == started(Rule().decide(scene.view(), None)[0])
 
 
-def test_a_job_that_adds_next_to_nothing_is_not_held_back():
-    jobs = [queued(2, rate=0.6 * MB), queued(3, rate=0.4 * MB)]
+@pytest.mark.parametrize(
+    ("left", "rates", "starts"),
+    [
+        (10.0 * MB, [6 * MB, 6 * MB, 3 * MB], [2, 4]),  # it is used up by those who start
+        (0.0, [0.6 * MB, 0.4 * MB], [3]),  # next to nothing is not held back
+    ],
+)
+def test_those_start_for_whom_there_is_headroom(left, rates, starts):
+    jobs = [queued(number, rate=rate) for number, rate in enumerate(rates, start=2)]
 
-    plan, _ = Rule().decide(under_headroom(0.0, *jobs), None)
-
-    assert [3] == started(plan)
+    assert starts == started(Rule().decide(under_headroom(left, *jobs), None)[0])
 
 
 @pytest.mark.parametrize("rule", [easy.Rule(), BUDGET, equilibrio.Rule(alpha=0.0)])
@@ -98,27 +87,18 @@ def test_every_rule_but_the_printed_one_heeds_it(rule):
     assert [[3], [2, 3], [2, 3, 4]] == [sorted(started(plan)) for plan in plans]
 
 
-def test_equilibrio_ranks_only_those_for_whom_there_is_room():
-    jobs = [queued(2, rate=30 * MB), queued(3, at_s=1.0), queued(4, at_s=2.0, rate=0.0)]
-
+def test_equilibrio_ranks_those_for_whom_there_is_room_and_tells_the_others():
+    waiting = queued(2, rate=30 * MB), queued(5, rate=20 * MB)
+    jobs = [*waiting, queued(3, at_s=1.0), queued(4, at_s=2.0, rate=0.0)]
     plan, _ = equilibrio.Rule().decide(under_headroom(0.0, *jobs), None)
 
     assert [3, 4] == started(plan)
-    assert "passes 1 earlier job" in plan.starts[0].why.text
+    assert "passes 2 earlier jobs" in plan.starts[0].why.text
     assert plan.rest is not None
-
-
-def test_equilibrio_tells_those_without_headroom_that_they_wait_for_it():
-    jobs = [queued(2, rate=30 * MB), queued(3, rate=0.0), queued(4, rate=20 * MB)]
-
-    plan, _ = equilibrio.Rule().decide(under_headroom(0.0, *jobs), None)
-
-    told = {number: (reason.code, reason.text) for number, reason in plan.reasons.items()}
     assert {
-        2: ("IoHeadroom", "would add 30.0 MB/s of I/O; regulation leaves room for none now"),
-        4: ("IoHeadroom", "would add 20.0 MB/s of I/O; regulation leaves room for none now"),
-    } == told
-    assert [3] == started(plan)
+        number: Reason(code="IoHeadroom", text=f"would add {mb}.0 MB/s of I/O; {NONE_NOW}")
+        for number, mb in ((2, 30), (5, 20))
+    } == plan.reasons
 
 
 def test_who_has_waited_for_long_keeps_its_slots_until_there_is_headroom():
@@ -159,7 +139,7 @@ def test_every_job_ends_whatever_regulation_leaves(rule, sockets, mix, bound, se
         max_suspend_s=30.0,
     )
     result = simulate(
-        machine_of(*sockets),
+        platform(*sockets),
         rules,
         [
             (at_s, msgspec.structs.replace(spec, cpus=min(spec.cpus, max(sockets))), profile)

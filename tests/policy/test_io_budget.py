@@ -2,15 +2,26 @@
 
 import msgspec
 import pytest
-from builders import platform as machine_of
 from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from queueing import SOCKETS, WIDE, WORKLOADS, Promises, queued, run, running, submissions, writers
-from scene import MB, NOW_S, Scene, platform
+from scene import (
+    MB,
+    NOW_S,
+    SOCKETS,
+    WIDE,
+    WORKLOADS,
+    Promises,
+    Scene,
+    platform,
+    queued,
+    run,
+    running,
+    started,
+    submissions,
+    writers,
+)
 
-from iodaemon.core.job import JobSpec
-from iodaemon.model.node import Profile, Transfer
 from iodaemon.policy.admission import easy
 from iodaemon.policy.admission.easy import Rule
 from iodaemon.policy.headroom import ALONE_SHARE
@@ -23,96 +34,83 @@ def decide(scene, **parameters):
     return plan
 
 
-def started(plan):
-    return [placed.job_id for placed in plan.starts]
+def using(rate, *jobs, left_s=300.0, cpus=1, slots=8):
+    """Job 1 does so much; these wait."""
+    scene = running(Scene(platform(slots)), 1, cpus=cpus, rate=rate, left_s=left_s)
+    return scene.queue(*jobs)
 
 
 def test_jobs_start_while_their_io_fits_the_budget():
-    scene = Scene(platform(8)).queue(*(queued(i, rate=40 * MB) for i in (1, 2, 3)))
-
-    plan = decide(scene)
+    plan = decide(Scene(platform(8)).queue(*(queued(i, rate=40 * MB) for i in (1, 2, 3))))
 
     assert [1, 2] == started(plan)
     why = "would add 40.0 MB/s to the 80.0 MB/s that running jobs do, of 100.0 MB/s budgeted"
     assert ("IoBudget", why) == (plan.reasons[3].code, plan.reasons[3].text)
 
 
-def test_a_budget_may_be_used_up_to_its_end():
-    scene = Scene(platform(8)).queue(*(queued(i, rate=LIMIT / 3) for i in (1, 2, 3)))
-
-    assert [1, 2, 3] == started(decide(scene))
-
-
 def test_the_head_is_promised_bandwidth_by_the_walltimes_of_those_that_use_it():
-    scene = running(Scene(platform(8)), 1, rate=80 * MB, left_s=300.0)
-    scene.queue(queued(2, rate=40 * MB), queued(3, rate=20 * MB), queued(4, rate=20 * MB))
+    waiting = queued(2, rate=40 * MB), queued(3, rate=20 * MB), queued(4, rate=20 * MB)
+    plan = decide(using(80 * MB, *waiting))
 
-    plan = decide(scene)
-
-    assert {2: NOW_S + 300.0} == plan.reservations
-    assert [3] == started(plan)
+    assert ({2: NOW_S + 300.0}, [3]) == (plan.reservations, started(plan))
     assert plan.starts[0].why.text == (
         "fits beside job 2, which waits for the storage, promised in 5 min: takes nothing that one "
         "needs; passes 1 earlier job"
     )
 
 
-def test_who_runs_past_the_promise_leaves_the_head_its_bandwidth():
-    scene = running(Scene(platform(8)), 1, rate=80 * MB, left_s=300.0)
-    scene.queue(queued(2, rate=90 * MB), queued(3, rate=20 * MB, walltime_s=900.0))
+HEAD = queued(2, rate=90 * MB)
+COMPUTING = [queued(i, rate=0.0) for i in (3, 4)]
+WAITING = {
+    "up to its end": (using(LIMIT / 3, *(queued(i, rate=LIMIT / 3) for i in (2, 3))), [2, 3]),
+    "runs past the promise": (using(80 * MB, HEAD, queued(3, rate=20 * MB, walltime_s=900.0)), []),
+    "ends in time": (using(80 * MB, HEAD, queued(3, rate=20 * MB, walltime_s=300.0)), [3]),
+    "unknown, and the head waits for slots": (
+        using(80 * MB, queued(2, cpus=3, rate=0.0), queued(3), queued(4), cpus=2, slots=4),
+        [3],
+    ),
+    "the slots of the head are kept": (
+        using(
+            *(80 * MB, queued(2, cpus=2, rate=40 * MB), queued(6), *COMPUTING, queued(5, rate=MB)),
+            left_s=None,
+            slots=4,
+        ),
+        [3],
+    ),
+    "what is not known counts nothing": (
+        using(None, queued(2, rate=LIMIT), queued(3), left_s=None),
+        [2, 3],
+    ),
+    "above the budget it runs as good as alone": (
+        using(20 * MB, queued(2, rate=200 * MB), left_s=None),
+        [2],
+    ),
+}
 
-    assert [] == started(decide(scene))
+
+@pytest.mark.parametrize(("scene", "starts"), WAITING.values(), ids=WAITING)
+def test_those_start_who_leave_the_head_its_bandwidth(scene, starts):
+    assert starts == started(decide(scene))
 
 
-def test_who_ends_in_time_may_use_it_until_then():
-    scene = running(Scene(platform(8)), 1, rate=80 * MB, left_s=300.0)
-    scene.queue(queued(2, rate=90 * MB), queued(3, rate=20 * MB, walltime_s=300.0))
-
-    assert [3] == started(decide(scene))
+def test_a_job_above_the_budget_is_told_when_it_runs():
+    assert decide(using(25 * MB, queued(2, rate=200 * MB), left_s=None)).reasons[2].text == (
+        "does 200.0 MB/s, above the budget of 100.0 MB/s: runs when others do next to no I/O; now "
+        "they do 25.0 MB/s"
+    )
 
 
 def test_of_whose_io_nothing_is_known_passes_a_head_that_does_io_only_if_it_ends_in_time():
     unknown = [queued(3), queued(4, walltime_s=301.0), queued(5, walltime_s=300.0)]
-    scene = running(Scene(platform(8)), 1, rate=80 * MB, left_s=300.0)
-    scene.queue(queued(2, rate=40 * MB), *unknown, queued(6, rate=0.0))
-    view = scene.view()
+    view = using(80 * MB, queued(2, rate=40 * MB), *unknown, queued(6, rate=0.0)).view()
     rule = Rule(bandwidth_bytes_per_s=LIMIT)
 
-    plan, _ = rule.decide(view, None)
-
-    assert [5, 6] == started(plan)
+    assert [5, 6] == started(rule.decide(view, None)[0])
     assert [
         "waits behind job 2, which waits for the storage, promised in 5 min; nothing is known of "
         f"its I/O (--io-rate), so it has to end in time; {own} is its walltime"
         for own in ("none (--time)", "5 min")
     ] == [rule.explain(view, job, None) for job in unknown[:2]]
-
-
-def test_of_whose_io_nothing_is_known_passes_a_head_that_waits_for_slots_alone():
-    scene = running(Scene(platform(4)), 1, cpus=2, rate=80 * MB, left_s=300.0)
-    scene.queue(queued(2, cpus=3, rate=0.0), queued(3), queued(4))
-
-    assert [3] == started(decide(scene))
-
-
-def test_a_stream_of_jobs_that_say_nothing_does_not_put_a_promise_off():
-    def job(at_s, rate, seconds, **spec):
-        steps = (Transfer(rate * seconds / 10, "pfs", cap_bytes_per_s=rate),)
-        made = JobSpec(command=("x",), **spec)
-        return at_s, made, Profile(steps=steps, repeat=10)
-
-    jobs = [
-        job(0.0, 80 * MB, 300.0, walltime_s=300.0, io_rate_bytes_per_s=80 * MB),
-        job(1.0, 40 * MB, 10.0, walltime_s=20.0, io_rate_bytes_per_s=40 * MB),
-        *(job(2.0 + 5.0 * i, 90 * MB, 1000.0) for i in range(20)),
-    ]
-    promises = Promises()
-
-    rule = Rule(bandwidth_bytes_per_s=LIMIT)
-    done = run(rule, platform(8), jobs, promises, model=WIDE, sampling=True).jobs
-
-    assert 300.0 == pytest.approx(promises.first_s[2])
-    assert done[1].started_s <= promises.first_s[2]
 
 
 @given(WORKLOADS, SOCKETS, st.sampled_from([20 * MB, 60 * MB]))
@@ -141,29 +139,6 @@ def test_who_passes_a_promise_of_bandwidth_puts_nothing_off(workload, sockets, l
         assert job.started_s <= at_s + 1e-6
 
 
-def test_a_head_that_waits_for_the_storage_alone_keeps_its_slots():
-    scene = running(Scene(platform(4)), 1, rate=80 * MB)
-    computing = [queued(i, rate=0.0) for i in (3, 4)]
-    scene.queue(queued(2, cpus=2, rate=40 * MB), queued(6), *computing, queued(5, rate=MB))
-
-    plan = decide(scene)
-
-    assert ([3], {}) == (started(plan), plan.reservations)
-
-
-def test_a_job_above_the_budget_runs_when_others_do_next_to_nothing():
-    scene = running(Scene(platform(4)), 1, rate=25 * MB).queue(queued(2, rate=200 * MB))
-    quiet = running(Scene(platform(4)), 1, rate=20 * MB).queue(queued(2, rate=200 * MB))
-
-    plan = decide(scene)
-
-    assert ([], [2]) == (started(plan), started(decide(quiet)))
-    assert plan.reasons[2].text == (
-        "does 200.0 MB/s, above the budget of 100.0 MB/s: runs when others do next to no I/O; now "
-        "they do 25.0 MB/s"
-    )
-
-
 def test_bursts_count_where_that_is_asked_for():
     jobs = [queued(1, rate=60 * MB, io_share=0.1), queued(2, rate=60 * MB, io_share=0.1)]
     jobs.append(queued(3, rate=0.0))
@@ -173,14 +148,8 @@ def test_bursts_count_where_that_is_asked_for():
     assert [[1, 2, 3], [1, 3]] == [started(plan) for plan in plans]
 
 
-def test_what_is_not_known_counts_nothing():
-    scene = running(Scene(platform(8)), 1).queue(queued(2, rate=LIMIT), queued(3))
-
-    assert [2, 3] == started(decide(scene))
-
-
 def test_the_devices_are_the_budget_where_none_is_given():
-    machine = machine_of(4)
+    machine = platform(4)
     [device] = machine.devices
     known = msgspec.structs.replace(
         machine, devices=(msgspec.structs.replace(device, capacity_bytes_per_s=LIMIT),)

@@ -99,36 +99,25 @@ def test_an_alpha_that_is_none_is_refused_in_one_line(alpha):
     assert "\n" not in str(caught.value)
 
 
-def test_placement_may_be_left_out(tmp_path):
-    policy = load(written(tmp_path, MINIMAL))
-
-    assert policy.rules.placement == least_io.Rule()
-
-
 @pytest.mark.parametrize(("text", "expected"), [('"5m"', 300.0), ('"none"', None), ("90", 90.0)])
-def test_max_suspend_is_the_policys(tmp_path, text, expected):
-    policy = load(written(tmp_path, f"max_suspend = {text}\n{MINIMAL}"))
+def test_max_suspend_is_the_policys_and_placement_may_be_left_out(tmp_path, text, expected):
+    rules = load(written(tmp_path, f"max_suspend = {text}\n{MINIMAL}")).rules
 
-    assert expected == policy.rules.max_suspend_s
-
-
-def test_an_override_replaces_single_values():
-    policy = load("dynamic", regulation={"io_bound": "80 MB/s"}, max_suspend="1m")
-
-    assert policy.rules.regulation == dynamic.Rule(io_bound_bytes_per_s=80e6)
-    assert policy.rules.max_suspend_s == 60.0
+    assert (expected, least_io.Rule()) == (rules.max_suspend_s, rules.placement)
 
 
-def test_an_override_can_lift_the_bound():
-    policy = load("dynamic", regulation={"io_bound": "none"})
+@pytest.mark.parametrize(
+    ("over", "rule"),
+    [
+        ({"io_bound": "80 MB/s"}, dynamic.Rule(io_bound_bytes_per_s=80e6)),
+        ({"io_bound": "none"}, dynamic.Rule()),
+        ({"rule": "none"}, none.Rule()),  # it drops the parameters of the other one
+    ],
+)
+def test_an_override_replaces_single_values(over, rule):
+    rules = load("dynamic", regulation=over, max_suspend="1m").rules
 
-    assert policy.rules.regulation.io_bound_bytes_per_s is None
-
-
-def test_another_rule_drops_the_parameters_of_the_old_one():
-    policy = load("dynamic", regulation={"rule": "none"})
-
-    assert policy.rules.regulation == none.Rule()
+    assert (rule, 60.0) == (rules.regulation, rules.max_suspend_s)
 
 
 def test_a_rule_that_is_a_parameter_of_another_is_still_known_by_its_name():
@@ -191,23 +180,15 @@ def test_what_is_wrong_in_a_file_is_named_in_one_line(tmp_path, text, message):
     assert "\n" not in str(e.value)
 
 
-def test_an_error_in_an_override_names_the_file_it_stands_in():
+@pytest.mark.parametrize("source", ["/etc/iodaemon/config.toml", None])
+def test_an_error_in_an_override_names_the_file_it_stands_in(source):
+    known = {} if source is None else {"overrides_from": source}
+    over = {"regulation": {"io_bond": "1 MB/s"}}
     with pytest.raises(ConfigError) as e:
-        load_policy(
-            "none",
-            overrides={"regulation": {"io_bond": "1 MB/s"}},
-            search=SHIPPED,
-            overrides_from="/etc/iodaemon/config.toml",
-        )
+        load_policy("none", overrides=over, search=SHIPPED, **known)
 
-    assert str(e.value).startswith(
-        "/etc/iodaemon/config.toml, over policy 'none' [regulation]: unknown key 'io_bond'; "
-    )
-
-
-def test_an_error_in_an_override_without_a_file_does_not_blame_the_policys():
-    with pytest.raises(ConfigError, match=r"^override, over policy 'none' \[regulation\]: unkn"):
-        load("none", regulation={"io_bond": "1 MB/s"})
+    said = f"{source or 'override'}, over policy 'none' [regulation]: unknown key 'io_bond'; "
+    assert str(e.value).startswith(said)
 
 
 def test_a_setting_that_only_other_rules_have_is_accepted_and_said():

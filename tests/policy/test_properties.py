@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iodaemon.config import find_policies, load_policy
+from iodaemon.core import event as ev
 from iodaemon.core.decision import Plan, RegulationPlan, Resume, ShadowStep, Start, Suspend
-from iodaemon.core.job import JobId, JobState
+from iodaemon.core.job import SUSPENDED, JobId, JobState
+from iodaemon.core.limits import Sharing
 from iodaemon.core.rule import Mode, Rules
 from iodaemon.core.sample import Sample
 from iodaemon.core.state import State
@@ -126,23 +128,16 @@ class Watch:
         self._held.add(job.id)
 
 
-def run(rules, machine, mix, seed):
-    return simulate(
-        machine,
-        rules,
-        random_workload(mix, seed),
-        model=Model(disk=DISK),
-        seed=seed,
-        until_s=NEVER_S,
-        on_step=Watch(),
-    )
+def run(rules, machine, mix, seed, on_step=None, **options):
+    made = {"seed": seed, "until_s": NEVER_S, "on_step": on_step, "model": Model(disk=DISK)}
+    return simulate(machine, rules, random_workload(mix, seed), **made, **options)
 
 
 @pytest.mark.parametrize("rules", SUBJECTS)
 @examples
 @given(machine=MACHINES, mix=MIXES, seed=st.integers(0, 2**32))
 def test_every_feasible_job_ends_once_within_the_slots_and_the_guards(rules, machine, mix, seed):
-    result = run(rules, machine, mix, seed)
+    result = run(rules, machine, mix, seed, Watch())
 
     ends = [step.job_id for step in result.transitions if step.after.is_final]
     largest = machine.largest_partition
@@ -176,16 +171,7 @@ class Recorder:
 @given(machine=MACHINES, mix=MIXES, seed=st.integers(0, 2**32))
 def test_in_shadow_nothing_is_touched_and_a_replay_says_the_same(rules, machine, mix, seed):
     recorder = Recorder()
-    result = simulate(
-        machine,
-        rules,
-        random_workload(mix, seed),
-        model=Model(disk=DISK),
-        seed=seed,
-        mode=Mode.SHADOW,
-        until_s=NEVER_S,
-        on_step=recorder,
-    )
+    result = run(rules, machine, mix, seed, recorder, mode=Mode.SHADOW)
     recording = Recording(samples=tuple(recorder.samples), jobs=result.jobs, platform=machine)
 
     assert all(job.suspended_io_s == 0.0 for job in result.jobs)
@@ -220,26 +206,20 @@ def test_the_same_input_gives_the_same_plan(rules, machine, mix, seed):
 def test_no_memory_is_always_legal(rules):
     """A restarted daemon has forgotten what its rules remembered: everything still ends."""
 
-    def forget(state, plan):
-        state.check()
-
     class Forgetful:
         timeslice_s = rules.regulation.timeslice_s
 
-        def decide(self, view, memory):
-            return rules.regulation.decide(view, None)[0], None
+        def __init__(self, rule):
+            self.rule = rule
 
-    class ForgetfulAdmission:
         def decide(self, view, memory):
-            return rules.admission.decide(view, None)[0], None
+            return self.rule.decide(view, None)[0], None
 
     forgetful = msgspec.structs.replace(
-        rules, regulation=Forgetful(), admission=ForgetfulAdmission()
+        rules, regulation=Forgetful(rules.regulation), admission=Forgetful(rules.admission)
     )
-    jobs = random_workload(Mix(jobs=15, mean_gap_s=1.0, transfer_bytes=(MB, 300 * MB)), 5)
-    result = simulate(
-        platform(2, 2), forgetful, jobs, model=Model(disk=DISK), until_s=NEVER_S, on_step=forget
-    )
+    mix = Mix(jobs=15, mean_gap_s=1.0, transfer_bytes=(MB, 300 * MB))
+    result = run(forgetful, platform(2, 2), mix, 5, lambda state, plan: state.check())
 
     assert len(result.finished) == 15
 
@@ -249,7 +229,77 @@ def test_the_runs_do_put_the_guards_to_the_test(rules):
     """The properties above would hold of runs in which nothing is ever suspended, too."""
     mix = Mix(jobs=14, mean_gap_s=0.5, transfer_bytes=(MB, 400 * MB), io_ratio=0.7)
 
-    result = run(rules, platform(4, 4), mix, 1)
+    result = run(rules, platform(4, 4), mix, 1, Watch())
 
     assert sum(step.after is JobState.SUSPENDED_IO for step in result.transitions) > 10
     assert max(job.suspended_io_s for job in result.jobs) > MAX_SUSPEND_S
+
+
+# -- policies that change while jobs run, and drains between ---------------------------------------
+
+POLICIES = [HOSTILE, *(from_file(name) for name in find_policies([shipped("policies")]))]
+TIMES_S = st.floats(0.0, 60.0, allow_nan=False).map(lambda at_s: round(at_s, 1))
+"""To a tenth: some changes fall on the very instant of a sample."""
+LAST_S = 61.0
+
+
+def changed(at_s, rules=None, sharing=None):
+    return ev.Reconfigured(at_s=at_s, by="ann", changes=(), rules=rules, sharing=sharing)
+
+
+SHARINGS = st.builds(Sharing, max_running=st.sampled_from([None, 1, 3]), fair=st.booleans())
+CHANGES = st.lists(
+    st.one_of(
+        st.builds(changed, TIMES_S, st.sampled_from(POLICIES), st.none() | SHARINGS),
+        st.builds(ev.DrainBegun, at_s=TIMES_S, by=st.just("ann")),
+        st.builds(ev.DrainEnded, at_s=TIMES_S, by=st.just("ann")),
+        st.builds(ev.ModeChanged, at_s=TIMES_S, mode=st.sampled_from(Mode), by=st.just("ann")),
+    ),
+    max_size=12,
+)
+
+
+class Draining:
+    def __init__(self):
+        self.starts_while_drained = 0
+        self.not_asked = 0
+
+    def __call__(self, state, plan):
+        state.check()
+        if state.drain is not None:
+            self.starts_while_drained += sum(isinstance(d, Start) for d in plan.decisions)
+        for job in state.live:
+            if job.state in SUSPENDED and not job.wants_freeze and job.freeze_asked:
+                self.not_asked += 1
+
+
+@settings(max_examples=tries(120), deadline=None)
+@given(
+    machine=MACHINES,
+    mix=MIXES,
+    seed=st.integers(0, 2**32),
+    first=st.sampled_from(POLICIES),
+    changes=CHANGES,
+)
+def test_every_feasible_job_ends_whatever_is_changed_meanwhile(machine, mix, seed, first, changes):
+    watch = Draining()
+    events = [*changes, ev.DrainEnded(at_s=LAST_S, by="ann")]
+    result = run(first, machine, mix, seed, watch, events=events)
+
+    largest = machine.largest_partition
+    feasible = {job.id for job in result.jobs if job.spec.cpus <= largest}
+    assert feasible <= {job.id for job in result.finished}
+    assert 0 == watch.starts_while_drained
+    assert 0 == watch.not_asked
+
+
+def test_a_hostile_rule_that_is_replaced_leaves_nobody_behind():
+    mix = Mix(jobs=8, mean_gap_s=0.0, cpus=(1, 1), transfer_bytes=(100 * MB, 400 * MB))
+    forever, none = (
+        msgspec.structs.replace(each, max_suspend_s=None) for each in (HOSTILE, from_file("none"))
+    )
+    result = run(forever, platform(4, 4), mix, 7, None, events=[changed(20.0, none)])
+
+    stood_s = [job.suspended_io_s for job in result.jobs]
+    assert max(stood_s) > MAX_SUSPEND_S  # with the guard lifted it held them
+    assert 8 == len(result.finished)

@@ -1,11 +1,12 @@
 """A head that waits for space of a tier: when it is promised to start, and who may overtake it."""
 
 import msgspec
+import pytest
 from builders import platform
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.core.job import DiskId, JobSpec, JobState, ScratchRequest, TierName
+from iodaemon.core.job import JobSpec, JobState, ScratchRequest, TierName
 from iodaemon.core.rule import Rules
 from iodaemon.core.storage import Disk, Storage, StorageNode, Tier
 from iodaemon.model.profile import Compute, Profile
@@ -28,9 +29,7 @@ RULES = Rules(
 
 
 def tier(size):
-    disk = Disk(
-        id=DiskId("a"), capacity_bytes=size, read_bytes_per_s=1.0, write_bytes_per_s=1.0, kind="ssd"
-    )
+    disk = Disk(id="a", capacity_bytes=size, read_bytes_per_s=1.0, write_bytes_per_s=1.0)
     return Tier(
         name=TierName("fast"),
         storage=Storage(nodes=(StorageNode(id="fast", disks=(disk,)),)),
@@ -53,66 +52,50 @@ def run(*jobs, size=10, watch=None):
     return {each.id: each.started_s for each in done.jobs}, done
 
 
-def test_the_head_is_promised_the_end_of_those_who_hold_the_space_it_lacks():
+HOLDS = job(0, 100, size=6)
+CASES = {
+    # who comes; when some start; after when others do; what is promised
+    "the end of those who hold the space": (
+        [HOLDS, job(0, 300, size=3), job(1, 10, size=5)],
+        {3: 100.0},
+        {},
+        {3: 100.0},
+    ),
+    "who asks for space beside it ends in time": (
+        [HOLDS, job(1, 10, size=5), job(2, 200, size=1), job(3, 10, size=1), job(4, 200)],
+        {2: 100.0, 4: 3.0, 5: 4.0},
+        {3: 100.0},
+        {},
+    ),
+    "the later of slots and space": (
+        [HOLDS, job(0, 50, cpus=3), job(1, 10, cpus=3, size=5)],
+        {3: 100.0},
+        {},
+        {3: 100.0},
+    ),
+    "who would take its slots beyond the promise": (
+        [HOLDS, job(1, 10, cpus=3, size=5), job(2, 50, cpus=3), job(3, 200, cpus=3)],
+        {2: 100.0, 3: 2.0},
+        {4: 110.0},
+        {},
+    ),
+    "where nobody can tell the slots are kept": (
+        [job(0, 100, size=6, walltime=False), job(1, 10, cpus=3, size=5), job(2, 5)],
+        {2: 100.0},
+        {3: 100.0},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize(("jobs", "at_s", "after_s", "promises"), CASES.values(), ids=CASES)
+def test_the_head_is_promised_space_and_slots_and_not_overtaken(jobs, at_s, after_s, promises):
     promised = {}
-    starts, _ = run(
-        job(0, 100, size=6),
-        job(0, 300, size=3),
-        job(1, 10, size=5),
-        watch=lambda state, plan: promised.update(state.reservations),
-    )
+    starts, _ = run(*jobs, watch=lambda state, plan: promised.update(state.reservations))
 
-    assert {3: 100.0} == promised
-    assert 100.0 == starts[3]
-
-
-def test_who_asks_for_space_starts_beside_it_only_if_it_ends_in_time():
-    starts, _ = run(
-        job(0, 100, size=6),
-        job(1, 10, size=5),
-        job(2, 200, size=1),
-        job(3, 10, size=1),
-        job(4, 200),
-    )
-
-    assert (100.0, 3.0, 4.0) == (starts[2], starts[4], starts[5])
-    assert starts[3] >= 100.0
-
-
-def test_who_lacks_slots_and_space_is_promised_the_later_of_both():
-    promised = {}
-    run(
-        job(0, 100, size=6),
-        job(0, 50, cpus=3),
-        job(1, 10, cpus=3, size=5),
-        watch=lambda state, plan: promised.update(state.reservations),
-    )
-
-    assert {3: 100.0} == promised
-
-
-def test_who_would_take_its_slots_beyond_the_promise_does_not_overtake():
-    starts, _ = run(
-        job(0, 100, size=6),
-        job(1, 10, cpus=3, size=5),
-        job(2, 50, cpus=3),
-        job(3, 200, cpus=3),
-    )
-
-    assert 2.0 == starts[3], "it has ended before the head gets space"
-    assert 100.0 == starts[2]
-    assert starts[4] >= 110.0
-
-
-def test_where_nobody_can_tell_the_slots_are_kept_for_it():
-    starts, _ = run(
-        job(0, 100, size=6, walltime=False),
-        job(1, 10, cpus=3, size=5),
-        job(2, 5, cpus=1),
-    )
-
-    assert 100.0 == starts[2]
-    assert starts[3] >= 100.0
+    assert at_s == {i: starts[i] for i in at_s}
+    assert promises.items() <= promised.items()
+    assert all(starts[i] >= least_s for i, least_s in after_s.items())
 
 
 JOBS = st.lists(

@@ -38,13 +38,7 @@ KNOWN = ("fifo", "lowest_id", "shortest_io", "longest_io")
 
 
 def rules(regulation):
-    return Rules(
-        name="x",
-        admission=Fcfs(),
-        placement=LeastIo(),
-        regulation=regulation,
-        max_suspend_s=None,
-    )
+    return Rules(name="x", admission=Fcfs(), placement=LeastIo(), regulation=regulation)
 
 
 def link(**fields):
@@ -104,23 +98,16 @@ def test_turns_and_an_exclusive_link_end_all_jobs_at_the_same_times(shapes, orde
     assert ends_s(inborn) == pytest.approx(ends_s(taught), rel=1e-9)
 
 
-def test_where_no_rule_gives_turns_speaking_changes_nothing():
+@pytest.mark.parametrize(
+    ("regulation", "mode"),
+    [(Unregulated(), Mode.ON), (Exclusive(), Mode.SHADOW), (Exclusive(), Mode.OFF)],
+)
+def test_where_no_rule_gives_turns_speaking_changes_nothing(regulation, mode):
     shapes = [(0, 1.0, 4, 3), (0, 0.5, 6, 2), (2, 0.0, 3, 4)]
     spoken, silent = (
-        simulate(platform(3), rules(Unregulated()), jobs(shapes, speaks=each), model=link())
+        simulate(platform(3), rules(regulation), jobs(shapes, speaks=each), model=link(), mode=mode)
         for each in (True, False)
     )
-
-    assert ends_s(silent) == pytest.approx(ends_s(spoken))
-
-
-@pytest.mark.parametrize("mode", [Mode.SHADOW, Mode.OFF])
-def test_in_shadow_nobody_waits(mode):
-    shapes = [(0, 1.0, 4, 3), (0, 0.5, 6, 2)]
-    spoken = simulate(
-        platform(2), rules(Exclusive()), jobs(shapes, speaks=True), model=link(), mode=mode
-    )
-    silent = simulate(platform(2), rules(Unregulated()), jobs(shapes, speaks=False), model=link())
 
     assert ends_s(silent) == pytest.approx(ends_s(spoken))
 
@@ -160,20 +147,13 @@ def run_shipped(name):
     return simulate(platform(4, 4), rules, [(0.0, spec, profile)] * 8, model=SEEKING)
 
 
-@pytest.fixture(scope="module")
-def found():
-    """The daemon runs the same file with the same overrides in tests/daemon/test_turns.py."""
-    return {name: run_shipped(name) for name in ("none", "exclusive", "packs")}
+def test_on_a_disk_with_one_arm_turns_end_the_work_sooner_and_packs_each_job():
+    """The disk works all the time under both; in packs fewer jobs share it at once.
 
+    The daemon runs the same files with the same overrides in tests/daemon/test_turns.py.
+    """
+    none, exclusive, packs = (run_shipped(name) for name in ("none", "exclusive", "packs"))
 
-def test_on_a_disk_with_one_arm_turns_end_the_work_sooner(found):
-    assert found["packs"].ended_s < found["none"].ended_s
-    assert found["exclusive"].ended_s < found["none"].ended_s
-
-
-def test_packs_end_a_job_sooner_than_turns_alone_and_all_of_them_as_soon(found):
-    """The disk works all the time under both; in packs fewer jobs share it at once."""
-    sooner, later = (mean_turnaround_s(found[name].jobs) for name in ("packs", "exclusive"))
-
-    assert sooner < 0.9 * later
-    assert found["packs"].ended_s == pytest.approx(found["exclusive"].ended_s, rel=0.02)
+    assert max(packs.ended_s, exclusive.ended_s) < none.ended_s
+    assert mean_turnaround_s(packs.jobs) < 0.9 * mean_turnaround_s(exclusive.jobs)
+    assert packs.ended_s == pytest.approx(exclusive.ended_s, rel=0.02)

@@ -2,12 +2,10 @@
 
 import msgspec
 import pytest
-from builders import platform as machine_of
 from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from queueing import queued
-from scene import MB, Scene, platform
+from scene import MB, Scene, platform, queued, started
 
 from iodaemon.core.decision import RegulationPlan, StartLimit
 from iodaemon.core.job import JobId, JobSpec, JobState, Reason
@@ -43,10 +41,6 @@ def under(limit, *jobs, sockets=(4, 4)):
     return scene.view()
 
 
-def started(plan):
-    return [placed.job_id for placed in plan.starts]
-
-
 def told(plan, job_id):
     return plan.reasons.get(JobId(job_id)) or plan.rest
 
@@ -55,32 +49,20 @@ def test_all_rules_are_looked_at():
     assert set(rule_names("admission")) == {r.__module__.rpartition(".")[2] for r in RULES}
 
 
-@each_rule
-def test_as_many_start_as_may(rule):
-    view = under(StartLimit(most=2, why=WHY), *(queued(number) for number in range(2, 6)))
-
-    plan, _ = rule.decide(view, None)
-
-    assert ([2, 3], WHY) == (started(plan), told(plan, 4))
+LIMITED = [
+    ({"most": 2}, [2, 3]),
+    ({"free": 0.75, "share": 0.25}, [2, 3, 4]),
+    ({"most": 0}, []),
+]
 
 
 @each_rule
-def test_as_many_start_as_what_is_free_is_enough_for(rule):
-    limit = StartLimit(free=0.75, share=0.25, why=WHY)
-    view = under(limit, *(queued(number) for number in range(2, 7)))
-
+@pytest.mark.parametrize(("fields", "starts"), LIMITED)
+def test_as_many_start_as_may_and_the_next_says_why(rule, fields, starts):
+    view = under(StartLimit(**fields, why=WHY), *(queued(number) for number in range(2, 7)))
     plan, _ = rule.decide(view, None)
 
-    assert ([2, 3, 4], WHY) == (started(plan), told(plan, 5))
-
-
-@each_rule
-def test_where_nothing_may_start_the_first_says_why(rule):
-    view = under(StartLimit(most=0, why=WHY), queued(2), queued(3))
-
-    plan, _ = rule.decide(view, None)
-
-    assert ([], WHY) == (started(plan), told(plan, 2))
+    assert (starts, WHY) == (started(plan), told(plan, 2 + len(starts)))
 
 
 def with_command(job, *words):
@@ -187,7 +169,7 @@ def test_every_job_ends_whatever_regulation_says(rule, limit, jobs):
 
 def run(rule, limit, workload, watch):
     rules = Rules(name="limited", admission=rule, placement=LeastIo(), regulation=Limiting(limit))
-    return simulate(machine_of(2, 4), rules, workload, until_s=NEVER_S, on_step=watch)
+    return simulate(platform(2, 4), rules, workload, until_s=NEVER_S, on_step=watch)
 
 
 @each_rule

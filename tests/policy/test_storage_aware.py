@@ -9,8 +9,7 @@ from builders import job as waiting
 from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from queueing import run
-from scene import platform
+from scene import platform, run
 
 from iodaemon.core import event as ev
 from iodaemon.core.job import DiskId, JobId, JobSpec, JobState, ScratchRequest, TierName
@@ -145,48 +144,33 @@ def test_blocks_have_room_as_when_they_are_laid_out(free, block, blocks, rest):
 # -- which tier ------------------------------------------------------------------------------------
 
 
-def test_a_job_that_moves_much_takes_the_fast_tier():
-    assert [(0.0, FAST)] == lived(job(data=50))
+LARGE = job(data=50, space=101)
+EVEN = (tier(FAST, math.inf, 100, stage=1.0), SLOWEST)
+FIRST = job(data=80)
+"""It is on the fast tier until 100 - 72 = 28 s."""
+TAKEN = {
+    "it moves much": ({}, [job(data=50)], [(0.0, FAST)]),
+    "it says nothing": ({}, [job()], [(0.0, SLOW)]),
+    "it is too large": ({}, [LARGE], [(0.0, SLOW)]),
+    "a gain that is nothing is none": ({"tiers": EVEN}, [job(staged=50)], [(0.0, SLOW)]),
+    "it waits, and saves 45 s": ({}, [FIRST, job(data=50)], [(0.0, FAST), (28.0, FAST)]),
+    "it would save 27 s": ({}, [FIRST, job(data=30)], [(0.0, FAST), (0.0, SLOW)]),
+    "of three": (
+        {"tiers": THREE},
+        [FIRST, job(data=30), job(data=30)],
+        [(0.0, FAST), (0.0, MID), (0.0, SLOW)],
+    ),
+    "named, it waits": (
+        {"asking": lambda each, number: each.asks(FAST if number else None)},
+        [FIRST, job()],
+        [(0.0, FAST), (28.0, FAST)],
+    ),
+}
 
 
-def test_one_that_says_nothing_takes_the_slow_one():
-    assert [(0.0, SLOW)] == lived(job())
-
-
-def test_one_that_is_too_large_for_it_as_well():
-    assert [(0.0, SLOW)] == lived(job(data=50, space=101))
-
-
-def test_a_gain_that_is_nothing_is_none():
-    """Staging at the pace of the slow tier, and a fast tier that is infinitely fast."""
-    even = (tier(FAST, math.inf, 100, stage=1.0), SLOWEST)
-
-    assert [(0.0, SLOW)] == lived(job(staged=50), tiers=even)
-
-
-def test_a_job_waits_for_the_fast_tier_if_it_ends_sooner_so():
-    """It saves 45 s; the first gives its space back after 100 - 72 = 28 s."""
-    assert [(0.0, FAST), (28.0, FAST)] == lived(job(data=80), job(data=50))
-
-
-def test_and_takes_the_slow_one_if_it_does_not():
-    """It would save 27 s, and that is less than 28."""
-    assert [(0.0, FAST), (0.0, SLOW)] == lived(job(data=80), job(data=30))
-
-
-def test_of_three_tiers_that_with_which_it_ends_first():
-    first = job(data=80)
-
-    assert [FAST, MID, SLOW] == [
-        at for _, at in lived(first, job(data=30), job(data=30), tiers=THREE)
-    ]
-
-
-def test_a_named_tier_is_waited_for():
-    def asking(each, number):
-        return each.asks(FAST if number else None)
-
-    assert [(0.0, FAST), (28.0, FAST)] == lived(job(data=80), job(), asking=asking)
+@pytest.mark.parametrize(("options", "jobs", "found"), TAKEN.values(), ids=TAKEN)
+def test_a_job_takes_the_tier_with_which_it_ends_first(options, jobs, found):
+    assert found == lived(*jobs, **options)
 
 
 def with_fallback(fallback):
@@ -230,14 +214,14 @@ def test_the_shortest_goes_first_into_a_gap_and_of_equals_that_with_less_space()
     assert [0.0, 50.0, 150.0, 20.0, 0.0] == starts
 
 
-def test_the_space_that_the_head_waits_for_is_not_taken_from_it():
-    """The third would fit beside the first, and keep the second from its start at 28 s."""
-    jobs = job(data=80), job(data=50, space=70), job(data=90, space=40, lasts_s=300.0)
+@pytest.mark.parametrize(("space", "starts_s"), [(70, None), (60, 0.0)])
+def test_the_space_that_the_head_waits_for_is_not_taken_from_it(space, starts_s):
+    """The third fits beside the first; beside the second, at 28 s, only if that one takes 60."""
+    jobs = job(data=80), job(data=50, space=space), job(data=90, space=40, lasts_s=300.0)
+    first, head, third = (at for at, _ in lived(*jobs, asking=lambda each, _: each.asks(FAST)))
 
-    starts = lived(*jobs, asking=lambda each, _: each.asks(FAST))
-
-    assert [0.0, 28.0] == [start for start, _ in starts[:2]]
-    assert starts[2][0] >= 28.0
+    assert (0.0, 28.0) == (first, head)
+    assert third >= 28.0 if starts_s is None else third == starts_s
 
 
 def test_a_job_beside_the_head_says_why_it_may():
@@ -304,9 +288,6 @@ def test_without_an_end_nothing_is_promised_and_nothing_overtakes():
     assert {} == plan.reservations
     made = Rule().explain(here, here.job(JobId(2)), None)
     assert made == "no time is known at which there is room for it (--time of the others)"
-
-
-def test_a_negative_depth_is_refused():
     with pytest.raises(ValueError, match="depth"):
         Rule(depth=-1)
 
@@ -458,9 +439,8 @@ def test_who_says_nothing_goes_as_if_there_were_no_fast_tier(drawn, tiers):
         return each.asks(None, (0.0, 0.0, 0.0))
 
     told = world(*jobs, tiers=tiers, asking=silent).run()
-    alone = world(*jobs, tiers=tiers[-1:], asking=silent).run()
 
-    assert told == alone
+    assert told == world(*jobs, tiers=tiers[-1:], asking=silent).run()
     assert {SLOW} == {life.tier for life in told}
 
 

@@ -1,22 +1,80 @@
 """``iod why`` of jobs under every shipped rule, with the reasons that the rules themselves give."""
 
 import pytest
-from builders import MB, job, started, submitted
-from builders import platform as machine_of
-from slices import Machine
+from builders import MB, counters, job, platform, resumed, sample, started, submitted, suspended
 
 from iodaemon.config import load_policy
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller
-from iodaemon.core.decision import Start
+from iodaemon.core.decision import Resume, Start, Suspend
 from iodaemon.core.explain import explain
-from iodaemon.core.job import JobId
+from iodaemon.core.job import JobId, JobState
 from iodaemon.core.rule import Mode, Rules
+from iodaemon.core.sample import DeviceCounters
 from iodaemon.core.state import State
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import adaptive, dynamic, exclusive
 from iodaemon.registry import shipped
+
+SLICE_S = 1.0
+REQUESTS = 100
+"""A slice, of 100 kB each."""
+
+
+def rules_of(rule):
+    return Rules(name="test", admission=fcfs.Rule(), placement=least_io.Rule(), regulation=rule)
+
+
+class Machine:
+    """Jobs on one disk under a rule; every call is a slice that says what they and it did."""
+
+    def __init__(self, rule, jobs):
+        self.state = State(platform(4))
+        self.controller = Controller(self.state, rules_of(rule), seed=1)
+        self.now_s = 0.0
+        self.evidence = []
+        self._moved = dict.fromkeys(range(1, jobs + 1), 0)
+        self._disk = dict.fromkeys(("reads", "read_sectors", "queue_ms", "read_ms"), 0)
+        self.controller.step([submitted(job(number)) for number in self._moved])
+        self.controller.step([started(0.0, number) for number in self._moved])
+        self.slice(queue=0.0)
+
+    def slice(self, *, queue=None, mb=0):
+        """One slice.
+
+        Args:
+            queue: requests in flight; None: nothing is counted of the disk.
+            mb: what each running job reads.
+        """
+        for made in self.state.live:
+            if made.state is JobState.RUNNING:
+                self._moved[made.id] += mb * MB
+        disks = {} if queue is None else {"sim0": self._count(queue)}
+        told = {made.id: counters(self._moved[made.id]) for made in self.state.live}
+        sampled = ev.SampleTaken(at_s=self.now_s, sample=sample(self.now_s, told, disks))
+        plan = self.controller.step([sampled])
+        self.state.check()
+        for decision in plan.decisions:
+            answer = {Suspend: suspended, Resume: resumed}[type(decision)]
+            self.controller.step([answer(self.now_s, decision.job_id)])
+        self.evidence += plan.evidence
+        self.now_s += SLICE_S
+
+    def _count(self, queue):
+        self._disk["reads"] += REQUESTS
+        self._disk["read_sectors"] += REQUESTS * 200
+        self._disk["queue_ms"] += int(1000 * queue * SLICE_S)
+        self._disk["read_ms"] += int(1000 * queue * SLICE_S)
+        others = dict.fromkeys(
+            ("reads_merged", "writes", "writes_merged", "written_sectors", "write_ms"), 0
+        )
+        return DeviceCounters(**self._disk, **others, in_flight=0, busy_ms=0)
+
+    @property
+    def held(self):
+        return [made.id for made in self.state.live if made.io_hold]
+
 
 SAFETY = "; this is looked at every 1 s, and at the latest in 10 min it runs in any case"
 
@@ -123,7 +181,7 @@ class Queue:
     """Jobs of two CPUs on one socket of four; those that are decided to start run at once."""
 
     def __init__(self, rules, jobs):
-        self.state = State(machine_of(4))
+        self.state = State(platform(4))
         self.controller = Controller(self.state, rules, seed=1)
         plan = self.controller.step([submitted(job(n, cpus=2)) for n in range(1, jobs + 1)])
         starts = [d for d in plan.decisions if isinstance(d, Start)]
@@ -132,10 +190,7 @@ class Queue:
 
 
 def test_first_come_first_served_says_what_the_first_needs_and_counts_for_the_others():
-    rules = Rules(
-        name="test", admission=fcfs.Rule(), placement=least_io.Rule(), regulation=adaptive.Rule()
-    )
-    queue = Queue(rules, 4)
+    queue = Queue(rules_of(adaptive.Rule()), 4)
 
     first, second = why(queue, 3), why(queue, 4)
 
