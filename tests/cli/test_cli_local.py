@@ -112,7 +112,7 @@ POLICY = '[admission]\nrule = "fcfs"\n[regulation]\nrule = "none"\ntimeslyce = "
             1,
             "{home}/wrong.toml: unknown key 'polcy'; did you mean 'policy'?",
         ),
-        (["config", "init", "{home}/mine.toml/config.toml"], 1, "{home}/mine.toml/config.toml"),
+        (["config", "init", "{home}/mine.toml/config.toml"], 1, "be written: Not a directory"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_line_with_file_and_key(iod, home, words, code, line):
