@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -148,7 +149,10 @@ def _lines(document: JsonObject) -> list[str]:
 def _write(path: Path, text: str, *, force: bool) -> None:
     """Write a new file; an old one only by force."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(
+            FileExistsError
+        ):  # it is no directory, which opening the file says
+            path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:

@@ -10,24 +10,18 @@ import time
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-FINAL = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "LOST"}
-CODES = {
-    "HELD": "H",
-    "PENDING": "PD",
-    "RUNNING": "R",
-    "SUSPENDED_IO": "SI",
-    "SUSPENDED_USER": "SU",
-    "STOPPING": "SG",
-    "COMPLETED": "CD",
-    "FAILED": "F",
-    "CANCELLED": "CA",
-    "TIMEOUT": "TO",
-    "LOST": "LO",
-}
+from builders import job as made_job
+
+from iodaemon.api.model import FINAL_STATES
+from iodaemon.core.job import JobState
+from iodaemon.daemon.http.record import job_record
+from iodaemon.daemon.http.routes.history import Tallies
+
 NOW_S = 1_800_000_000.0
 
 
@@ -38,55 +32,31 @@ def moment_s(text: str) -> float:
 
 
 def job(job_id: int, state: str = "RUNNING", **changes: Any) -> dict[str, Any]:
-    """One JOB of the API, complete."""
-    started = state not in ("HELD", "PENDING")
-    ended = state in FINAL
-    made = {
-        "id": job_id,
-        "name": f"job{job_id}",
+    """One JOB of the API, complete: as the daemon makes it, with what a run leaves behind."""
+    is_held = state in ("HELD", "PENDING")
+    fields = {"name": f"job{job_id}", "command": ("sleep", "10"), "uid": os.geteuid()}
+    made = job_record(made_job(job_id, state=JobState(state), **fields), None, NOW_S, Path("/out"))
+    made |= {
         "user": "ann",
-        "uid": os.geteuid(),
-        "state": state,
-        "state_shown": state,
-        "code": CODES[state],
         "reason": None,
-        "command": ["sleep", "10"],
-        "cwd": "/",
-        "cpus": 1,
-        "walltime_s": None,
-        "memory_bytes": None,
-        "io_rate_bytes_per_s": None,
-        "no_suspend": False,
-        "max_suspend_s": None,
-        "requeue": False,
-        "socket": 0 if started else None,
-        "slots": [3] if started and not ended else [],
-        "attempt": int(started),
+        "attempt": int(not is_held),
         "submitted_s": NOW_S - 100,
-        "started_s": NOW_S - 90 if started else None,
-        "ended_s": NOW_S - 1 if ended else None,
-        "run_s": 65.0 if started else 0.0,
+        "read_bytes": 1000,
         "suspended_io_s": 0.0,
         "suspended_user_s": 0.0,
-        "exit_code": 0 if state == "COMPLETED" else None,
-        "signal": None,
-        "shell_code": {"COMPLETED": 0, "TIMEOUT": 124}.get(state, 1) if ended else None,
-        "read_bytes": 1000,
-        "written_bytes": None,
-        "io_at_least": False,
-        "bandwidth": {"read_bytes_per_s": 2e6, "written_bytes_per_s": 1e6} if started else None,
         "predicted": {"rate_bytes_per_s": 3e6, "confidence": 0.5, "source": "history"},
         "expected": expected(5e6, "learned", by="name:lu", runs=3),
-        "expected_ratio": 1.25 if ended else None,
-        "phase": None,
-        "io_share": None,
-        "io_operations_per_s": None,
-        "operations": None,
-        "scratch": None,
         "shares_cores": False,
         "stdout": f"/out/{job_id}",
-        "stderr": None,
     }
+    if not is_held:
+        made |= {"started_s": NOW_S - 90, "run_s": 65.0, "socket": 0}
+        made["bandwidth"] = {"read_bytes_per_s": 2e6, "written_bytes_per_s": 1e6}
+    if state in FINAL_STATES:
+        code = {"COMPLETED": 0, "TIMEOUT": 124}.get(state, 1)
+        made |= {"ended_s": NOW_S - 1, "expected_ratio": 1.25, "shell_code": code}
+        made["exit_code"] = 0 if state == "COMPLETED" else None
+    made["slots"] = [] if is_held or state in FINAL_STATES else [3]
     return made | changes
 
 
@@ -103,23 +73,7 @@ def reason(text: str, code: str = "Slots", cure: str = "") -> dict[str, str]:
 
 def sum_of(**changes: Any) -> dict[str, Any]:
     """One SUM of the API; with ``key`` a row, without it a total."""
-    made = {
-        "jobs": 0,
-        "failed": 0,
-        "cancelled": 0,
-        "run_s": 0.0,
-        "suspended_io_s": 0.0,
-        "suspended_user_s": 0.0,
-        "read_bytes": None,
-        "written_bytes": None,
-        "io_at_least": False,
-        "unknown_io_jobs": 0,
-        "bandwidth_bytes_per_s": None,
-        "charged_s": changes.get("run_s", 0.0),
-        "mean_slowdown": None,
-        "jain_index": None,
-    }
-    return made | changes
+    return Tallies("user").total() | {"charged_s": changes.get("run_s", 0.0)} | changes
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):
@@ -217,7 +171,7 @@ class FakeDaemon:
         if select != "all":
             jobs = [made for made in jobs if self._selects(select, made["id"])]
         elif "all" not in query:
-            jobs = [made for made in jobs if made["state"] not in FINAL]
+            jobs = [made for made in jobs if made["state"] not in FINAL_STATES]
         jobs = self._filtered(jobs, query)
         node = {
             "policy": "default",
@@ -256,7 +210,7 @@ class FakeDaemon:
         ]
         takes_ended = verb == "requeue" and (select != "all" or "state" in body)
         for made in self._filtered(jobs, by):
-            is_meant = made["id"] in named or takes_ended or made["state"] not in FINAL
+            is_meant = made["id"] in named or takes_ended or made["state"] not in FINAL_STATES
             rows += [{"id": made["id"], **self.outcome(made, verb)}] if is_meant else []
         for job_id in named - set(self.jobs):
             text = f"no job {job_id}: 'iod queue -a' lists them"
@@ -267,7 +221,7 @@ class FakeDaemon:
         """What became of one job: the answer, or the error."""
         if made["uid"] != self.caller_uid:
             told = ("not_permitted", f"job {made['id']} is not yours")
-        elif made["state"] in FINAL and verb != "requeue":
+        elif made["state"] in FINAL_STATES and verb != "requeue":
             told = ("conflict", f"job {made['id']} has ended already")
         else:
             return self.act(made, verb)
@@ -288,7 +242,7 @@ class FakeDaemon:
         """All ended jobs but those deselected, or the sums that the test set."""
         if "by" in query:
             return {"version": 1, "now_s": NOW_S, "by": query["by"][0], **self.sums}
-        jobs = [made for _, made in sorted(self.jobs.items()) if made["state"] in FINAL]
+        jobs = [made for _, made in sorted(self.jobs.items()) if made["state"] in FINAL_STATES]
         if "select" in query:
             jobs = [made for made in jobs if self._selects(query["select"][0], made["id"])]
         return {"version": 1, "now_s": NOW_S, "jobs": jobs}
@@ -332,7 +286,7 @@ class FakeDaemon:
             self.before_waits.pop(0)()
 
         def over() -> bool:
-            return all(self.jobs[i]["state"] in FINAL for i in body["ids"])
+            return all(self.jobs[i]["state"] in FINAL_STATES for i in body["ids"])
 
         self.waiting.set()
         until_s = time.monotonic() + (0.0 if self.hurried else body["timeout_s"])

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.node
+
 
 def tell(daemon, path, value):
     daemon.answers[path] = (200, json.dumps(value).encode())
@@ -25,7 +27,6 @@ def told(daemon, tmp_path, monkeypatch):
     return places
 
 
-@pytest.mark.node
 def test_the_places_of_the_daemon_that_runs_are_examined(iod, told):
     findings = {finding["what"]: finding for finding in iod("doctor", "--json").json}
 
@@ -36,7 +37,6 @@ def test_the_places_of_the_daemon_that_runs_are_examined(iod, told):
     assert [] == [path for path in told.values() if path.exists()]
 
 
-@pytest.mark.node
 def test_how_the_daemon_suspends_comes_first(iod, told):
     first, advice = iod("doctor").out.splitlines()[:2]
 
@@ -46,7 +46,6 @@ def test_how_the_daemon_suspends_comes_first(iod, told):
     assert advice.strip().startswith("jobs are suspended by SIGSTOP: a job can see that")
 
 
-@pytest.mark.node
 def test_a_daemon_that_refuses_is_left_out(iod, daemon, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     refusal = {"error": {"code": "not_permitted", "message": "not yours"}}
@@ -58,7 +57,6 @@ def test_a_daemon_that_refuses_is_left_out(iod, daemon, tmp_path, monkeypatch):
     assert "daemon" not in [finding["what"] for finding in result.json]
 
 
-@pytest.mark.node
 @pytest.mark.parametrize("line", ["cancel_grase = 5", "policy = ", 'runtime_dir = "x'])
 def test_a_wrong_configuration_is_a_finding_beside_all_others(
     iod, daemon, tmp_path, monkeypatch, line

@@ -39,28 +39,6 @@ def test_a_verb_with_verbs_of_its_own_names_them_all(iod, name):
     assert sorted(told) == sorted(verbs_of(iod(name, "--help").out))
 
 
-@pytest.mark.parametrize("name", ["calibrate", "compare", "hint show", "sim run"])
-def test_a_default_stands_in_brackets(iod, name):
-    options = iod(*name.split(), "--help").out.partition("\nOptions:\n")[2]
-
-    assert re.search(r"\[[^]]+\]\.", options)
-    assert re.search(r"; else|if not given", options) is None
-
-
-@pytest.mark.parametrize("words", [["hint", "import"], ["sim", "check"]], ids=" ".join)
-def test_a_command_to_type_and_a_number_with_its_unit_are_not_broken(iod, words):
-    lines = iod(*words, "--help").out.splitlines()
-
-    assert [line for line in lines if re.search(r"pip install$|\d$", line)] == []
-
-
-def test_a_busy_machine_is_called_the_same_everywhere(iod):
-    verbs = ("calibrate", "compare")
-    told = {re.search(r"--force +(.*)", iod(name, "--help").out)[1] for name in verbs}
-
-    assert told == {"Measure even if other processes use the machine."}
-
-
 def test_what_hint_show_prints_is_explained_column_by_column(iod, daemon):
     from iodaemon.cli.hint import COLUMNS
 

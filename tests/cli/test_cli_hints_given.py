@@ -148,19 +148,14 @@ def test_a_script_says_whatever_options_say(iod, daemon, here):
     } == {key: spec[key] for key in spec if key not in ("command", "cwd", "umask")}
 
 
-def test_what_an_option_says_goes_before_the_script(iod, daemon, here):
+def test_what_an_option_says_goes_before_the_script_which_may_be_in_path(
+    iod, daemon, here, monkeypatch
+):
     script(here, "#IOD cpus=4 name=lu io=40M,20%")
-
-    [spec], _ = submitted(iod, daemon, "-n", "2", "--io-rate", "5", "./job.sh")
-    assert (2, "lu", {"io_rate_bytes_per_s": 5e6}) == (spec["cpus"], spec["name"], hint(spec))
-
-
-def test_a_script_in_path_is_read(iod, daemon, here, monkeypatch):
-    script(here, "#IOD io=40")
     monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
 
-    [spec], _ = submitted(iod, daemon, "job.sh")
-    assert {"io_rate_bytes_per_s": 4e7} == hint(spec)
+    [spec], _ = submitted(iod, daemon, "-n", "2", "--io-rate", "5", "job.sh")
+    assert (2, "lu", {"io_rate_bytes_per_s": 5e6}) == (spec["cpus"], spec["name"], hint(spec))
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF#IOD io=40", b"\xff\n#IOD io=40\n"])
@@ -170,14 +165,6 @@ def test_a_program_that_is_no_script_says_nothing(iod, daemon, here, content):
 
     [spec], told = submitted(iod, daemon, "./prog")
     assert ({}, "") == (hint(spec), told)
-
-
-def test_a_senseless_hint_in_a_script_is_one_line(iod, daemon, here):
-    script(here, "#IOD io=40M,1.5")
-
-    [spec], told = submitted(iod, daemon, "./job.sh")
-    assert {} == hint(spec)
-    assert f"iod: ./job.sh: io-share 1.5 {PARTS}; {IGNORED}\n" == told
 
 
 @pytest.mark.parametrize(
@@ -217,16 +204,16 @@ def test_a_line_speaks_of_all_commands_below_it_until_the_next(iod, daemon, here
     assert ({3}, "") == ({spec["cpus"] for spec in specs}, told)
 
 
-def test_the_same_nonsense_for_many_commands_is_one_line(iod, daemon, here):
+def test_nonsense_in_a_script_or_for_many_commands_is_one_line_that_names_it(iod, daemon, here):
+    script(here, "#IOD io=40M,1.5")
     (here / "jobs.txt").write_text("#IOD io=1,2\n" + "true\n" * 50)
+    (here / "wrong.txt").write_text("true\n#IOD what=1\ntrue\n")
 
     specs, told = submitted(iod, daemon, "--from", "jobs.txt")
     assert [{}] * 50 == list(map(hint, specs))
     assert f"iod: jobs.txt: io-share 2 {PARTS}; {IGNORED}\n" == told
-
-
-def test_a_wrong_line_among_commands_is_named(iod, daemon, here):
-    (here / "jobs.txt").write_text("true\n#IOD what=1\ntrue\n")
-
-    code, told = iod.fails("submit", "--from", "jobs.txt")
-    assert (2, True) == (code, told.startswith("jobs.txt:2: #IOD: no option 'what'"))
+    alone = iod("submit", "./job.sh")
+    assert f"iod: ./job.sh: io-share 1.5 {PARTS}; {IGNORED}\n" == alone.err
+    code, told = iod.fails("submit", "--from", "wrong.txt")
+    assert (2, True) == (code, told.startswith("wrong.txt:2: #IOD: no option 'what'"))
+    assert {} == hint(daemon.bodies("/v1/jobs")[-1]["jobs"][0])

@@ -36,34 +36,24 @@ def body(**fields):
 # -- the command -----------------------------------------------------------------------------------
 
 
-def test_in_a_job_it_waits_for_the_turn_and_says_nothing(iod, daemon, in_job):
+def test_in_a_job_it_waits_for_the_turn_gives_it_back_and_says_nothing(iod, daemon, in_job):
     daemon.answers[PATH] = GRANTED
 
-    result = iod("phase", "io", "--expect", "2G")
-
-    assert (0, "", "") == (result.code, result.out, result.err)
-    assert [body(expect_bytes=2 << 30)] == daemon.bodies(PATH)
-
-
-def test_done_gives_it_back(iod, daemon, in_job):
-    daemon.answers[PATH] = (200, b'{"job": {}}')
-
-    assert iod("phase", "done").code == 0
-    assert [{"phase": "done"}] == daemon.bodies(PATH)
+    for words in (("io", "--expect", "2G"), ("done",)):
+        result = iod("phase", *words)
+        assert (0, "", "") == (result.code, result.out, result.err)
+    assert [body(expect_bytes=2 << 30), {"phase": "done"}] == daemon.bodies(PATH)
 
 
-def test_outside_a_job_a_script_goes_on(iod):
+OUTSIDE = "not in a job of iodaemon: nothing to wait for"
+
+
+def test_outside_a_job_a_script_goes_on_or_fails_if_asked_to(iod):
     result = iod("phase", "io")
 
-    assert (0, "") == (result.code, result.out)
-    assert result.err == "iod: not in a job of iodaemon: nothing to wait for; going on\n"
-
-
-def test_outside_a_job_it_fails_if_asked_to(iod):
-    assert iod.fails("phase", "io", "--strict") == (
-        1,
-        "not in a job of iodaemon: nothing to wait for: submit the script with 'iod submit'",
-    )
+    assert (0, "", f"iod: {OUTSIDE}; going on\n") == (result.code, result.out, result.err)
+    told = f"{OUTSIDE}: submit the script with 'iod submit'"
+    assert (1, told) == iod.fails("phase", "io", "--strict")
 
 
 def test_a_refusal_does_not_stop_a_script(iod, daemon, in_job):
@@ -82,12 +72,8 @@ def test_without_a_daemon_a_script_goes_on_after_a_while(iod, in_job, monkeypatc
     assert result.code == 0
     assert "no daemon has answered" in result.err
     assert iod.fails("phase", "done", "--strict")[0] == 7
-
-
-def test_it_waits_no_longer_than_told(iod, in_job):
-    code, said = iod.fails("phase", "io", "--timeout", "0.1", "--strict")
-
-    assert (1, "no turn within 0.1 s: 'iod why' tells who has it") == (code, said)
+    waited = iod.fails("phase", "io", "--timeout", "0.1", "--strict")
+    assert (1, "no turn within 0.1 s: 'iod why' tells who has it") == waited
 
 
 @pytest.mark.parametrize(
@@ -101,27 +87,20 @@ def test_it_waits_no_longer_than_told(iod, in_job):
 def test_wrong_usage_is_an_error_in_a_script_too(iod, words, said):
     code, message = iod.fails("phase", *words)
 
-    assert code == 2
-    assert message.startswith(said)
+    assert (2, True) == (code, message.startswith(said)), message
 
 
 # -- the module ------------------------------------------------------------------------------------
 
 
-def test_a_program_waits_and_gives_back(daemon, in_job):
+def test_a_program_waits_and_gives_back_also_after_a_failure(daemon, in_job):
     daemon.answers[PATH] = GRANTED
 
     with phase.turn("1 MiB") as had:
         assert had
-    assert [body(expect_bytes=1 << 20), {"phase": "done"}] == daemon.bodies(PATH)
-
-
-def test_a_turn_is_given_back_after_a_failure(daemon, in_job):
-    daemon.answers[PATH] = GRANTED
-
-    with pytest.raises(ZeroDivisionError), phase.turn():
+    with pytest.raises(ZeroDivisionError), phase.turn("1 MiB"):
         raise ZeroDivisionError
-    assert daemon.bodies(PATH)[-1] == {"phase": "done"}
+    assert 2 * [body(expect_bytes=1 << 20), {"phase": "done"}] == daemon.bodies(PATH)
 
 
 def test_outside_a_job_a_program_goes_on_without_a_word(capsys):
@@ -131,7 +110,10 @@ def test_outside_a_job_a_program_goes_on_without_a_word(capsys):
     assert ("", "") == tuple(capsys.readouterr())
 
 
-def test_a_program_that_gets_no_turn_says_so_and_goes_on(in_job, capsys):
+def test_a_program_that_gets_no_turn_says_so_and_goes_on(daemon, in_job, capsys):
+    daemon.answers[PATH] = (200, b"<html>")  # it is no iodaemon
+    assert not phase.io(patience_s=0.0)
+    daemon.stop()
     assert not phase.io(patience_s=0.0)
 
     assert "no daemon has answered" in capsys.readouterr().err
@@ -143,10 +125,12 @@ def test_what_is_no_size_is_an_error(in_job, expect):
         phase.io(expect)
 
 
-def test_what_is_no_iodaemon_is_no_daemon(daemon, in_job, capsys):
-    daemon.answers[PATH] = (200, b"<html>")
-
-    assert not phase.io(patience_s=0.0)
+def alone(*words, code):
+    """What a program prints that has the standard library only, as a literal a line."""
+    command = [sys.executable, "-I", "-S", "-c", code, *words]
+    path = {"PATH": os.environ["PATH"]}
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, env=path)
+    return [ast.literal_eval(line) for line in ended.stdout.splitlines()]
 
 
 def test_the_file_alone_is_enough_and_the_standard_library(tmp_path):
@@ -156,29 +140,17 @@ def test_the_file_alone_is_enough_and_the_standard_library(tmp_path):
         "print(sorted(m for m in sys.modules if m.partition('.')[0] in "
         "('iodaemon', 'msgspec', 'aiohttp', 'typer', 'asyncio')))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={"PATH": os.environ["PATH"]},
-    )
 
-    first, loaded = ended.stdout.splitlines()
-    assert ("False", []) == (first, ast.literal_eval(loaded))
+    assert [False, []] == alone(str(tmp_path), code=code)
 
 
 def test_importing_it_loads_nothing_else_of_ours():
     code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); import iodaemon.phase; "
+        "import sys; sys.path.insert(0, sys.argv[1]); import iodaemon.phase; "
         "print(sorted(m for m in sys.modules if m.startswith('iodaemon')))"
     )
-    ended = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
-    )
 
-    assert ["iodaemon", "iodaemon.phase"] == ast.literal_eval(ended.stdout)
+    assert [["iodaemon", "iodaemon.phase"]] == alone(str(ROOT), code=code)
 
 
 # -- what others see of it -------------------------------------------------------------------------
@@ -195,12 +167,7 @@ def test_show_tells_of_the_phase(iod, daemon, monkeypatch, granted_s, said):
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     told = {"asked_s": NOW_S - 60, "expect_bytes": 2 << 30, "granted_s": granted_s}
-    daemon.add(job(7, phase=told))
+    daemon.add(job(7, phase=told), job(8))
 
     assert f"I/O phase     {said}\n" in iod("show", "7").out
-
-
-def test_show_of_a_job_that_tells_nothing_has_no_such_line(iod, daemon):
-    daemon.add(job(7, phase=None), job(8))
-
-    assert "I/O phase" not in iod("show", "7", "8").out
+    assert "I/O phase" not in iod("show", "8").out

@@ -95,17 +95,8 @@ def test_what_has_no_effect_here_is_told_in_one_line(iod, daemon, here):
 @pytest.mark.parametrize(
     "line",
     [
-        "--array=1-10",
-        "-a 1-10%2",
-        "-d afterok:7",
-        "--begin=now+1hour",
-        "-N 2",
-        "--nodes=2-4",
-        "-n many",
-        "-c 0",
-        "--mem=lots",
-        "-t soon",
-        "-J 'a",
+        *("--array=1-10", "-a 1-10%2", "-d afterok:7", "--begin=now+1hour", "-N 2", "--nodes=2-4"),
+        *("-n many", "-c 0", "--mem=lots", "-t soon", "-J 'a"),
     ],
 )
 def test_what_would_be_another_job_without_it_is_refused_by_its_line(iod, daemon, here, line):
@@ -154,13 +145,11 @@ def test_a_files_name_has_the_jobs_name_and_the_users(iod, daemon, here):
     assert [f"{here}/{name}-{host}-%j" for name in ("a.py", "b")] == [s["stdout"] for s in specs]
 
 
-@pytest.mark.parametrize("name", ["out-%n.txt", "%A_%a", "%5j", "50%", "%%j"])
-def test_a_pattern_that_means_nothing_is_refused(iod, daemon, here, name):
-    for option in ("-o", "-e"):
+@pytest.mark.parametrize("option", ["-o", "-e"])
+def test_a_pattern_that_means_nothing_is_refused(iod, daemon, here, option):
+    for name in ("out-%n.txt", "%A_%a", "%5j", "50%", "%%j"):
         code, told = iod.fails("submit", option, name, "true")
-
-        assert 2 == code
-        assert "%j" in told
+        assert (2, True) == (code, "%j" in told)
     assert [] == daemon.bodies("/v1/jobs")
 
 
@@ -195,18 +184,14 @@ def test_what_only_a_shell_understands_is_told_of_a_file_of_commands(iod, daemon
         assert "--shell" in told
 
 
-def test_a_shell_runs_each_line_on_request(iod, daemon, here):
+def test_a_shell_runs_a_line_or_each_line_on_request(iod, daemon, here):
     (here / "runs.txt").write_text("cat a > 'b c' | cat\n\ntrue\n")
+    lines = ["cat a > 'b c' | cat", "true"]
 
     specs, told = submitted(iod, daemon, "--shell", "--from", "runs.txt")
-
     assert "" == told
-    lines = ["cat a > 'b c' | cat", "true"]
     assert [["sh", "-c", line] for line in lines] == [spec["command"] for spec in specs]
-
-
-def test_a_shell_runs_a_line_on_request(iod, daemon, here):
-    assert "--shell" in iod.fails("submit", "cat a | cat > b")[1]
-    [spec], _ = submitted(iod, daemon, "--shell", "--", "cat a | cat > b")
-
-    assert ["sh", "-c", "cat a | cat > b"] == spec["command"]
+    daemon.seen.clear()
+    assert "--shell" in iod.fails("submit", lines[0])[1]
+    [spec], _ = submitted(iod, daemon, "--shell", "--", lines[0])
+    assert ["sh", "-c", lines[0]] == spec["command"]

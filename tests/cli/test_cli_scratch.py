@@ -59,10 +59,6 @@ def test_with_space_the_output_is_a_directory_whether_it_is_there_or_not(tmp_pat
     assert f"{tmp_path}/{name}".rstrip("/") == asked["output_path"]
 
 
-def test_an_empty_input_has_no_largest_file(tmp_path):
-    (tmp_path / "in").mkdir()
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -94,20 +90,15 @@ def test_an_input_that_is_not_there_is_refused_before_anything_is_sent(tmp_path)
             measure(str(tmp_path / name))
 
 
-def test_a_script_says_the_same():
+def test_options_and_a_script_say_the_same(iod, daemon):
+    assert 0 == iod("submit", "--scratch", "2G", "--tier", "fast", "--", "true").code
+    [sent] = daemon.bodies("/v1/jobs")
     said = parse_lines([(1, "#IOD scratch=200G tier=fast scratch-fallback=slow")], "job.sh")
 
+    assert {"size_bytes": 2 * GIB, "tier": "fast"} == sent["jobs"][0]["scratch"]
     assert {"scratch": "200G", "tier": "fast", "scratch-fallback": "slow"} == said.options
     with pytest.raises(UsageError, match=r"job.sh:1: #IOD: --scratch: 'x' is not a size"):
         parse_lines([(1, "#IOD scratch=x")], "job.sh")
-
-
-def test_submit_sends_it(iod, daemon):
-    result = iod("submit", "--scratch", "2G", "--tier", "fast", "--", "true")
-
-    assert 0 == result.code
-    [sent] = [body for verb, path, body in daemon.seen if (verb, path) == ("POST", "/v1/jobs")]
-    assert {"size_bytes": 2 * GIB, "tier": "fast"} == sent["jobs"][0]["scratch"]
 
 
 # -- two options for two things --------------------------------------------------------------------
@@ -128,25 +119,15 @@ def script(here, line, name="job.sh"):
 
 
 @pytest.mark.parametrize("space", ["--scratch", "--fast"])
-@pytest.mark.parametrize("option", ["-o", "--stdout"])
-def test_with_space_one_option_is_a_file_and_the_other_a_directory(
-    iod, daemon, here, space, option
-):
-    spec = sent(iod, daemon, space, "1G", option, "log.%j", "--output", "res", "true")
-
-    assert f"{here}/log.%j" == spec["stdout"]
-    assert f"{here}/res" == spec["scratch"]["output_path"]
-
-
-@pytest.mark.parametrize("space", ["--scratch", "--fast"])
-def test_with_space_the_file_alone_is_no_directory_and_the_directory_alone_no_file(
-    iod, daemon, here, space
-):
+def test_with_space_one_option_is_a_file_and_the_other_a_directory(iod, daemon, here, space):
+    for option in ("-o", "--stdout"):
+        spec = sent(iod, daemon, space, "1G", option, "log.%j", "--output", "res", "true")
+        assert f"{here}/log.%j" == spec["stdout"]
+        assert f"{here}/res" == spec["scratch"]["output_path"]
     alone = sent(iod, daemon, space, "1G", "-o", "log", "true")
     results = sent(iod, daemon, space, "1G", "--output", "res", "true")
 
-    assert f"{here}/log" == alone["stdout"]
-    assert {"size_bytes": GIB} == alone["scratch"]
+    assert (f"{here}/log", {"size_bytes": GIB}) == (alone["stdout"], alone["scratch"])
     assert "stdout" not in results
     assert f"{here}/res" == results["scratch"]["output_path"]
 
@@ -221,14 +202,14 @@ def test_the_help_says_which_is_which(iod):
 
 
 @pytest.mark.parametrize("space", ["scratch", "fast"])
-@pytest.mark.parametrize("output", ["in/a", "in/a/deep", "dangling"])
-def test_an_output_where_a_file_is_in_the_way_is_refused(tmp_path, space, output):
+def test_an_output_where_a_file_is_in_the_way_is_refused(tmp_path, space):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a").touch()
     (tmp_path / "dangling").symlink_to("nowhere")
 
-    with pytest.raises(RequestError, match=r"--output: .* is no directory; nothing was submitted"):
-        options(tmp_path, **{space: "1G", "output": output})
+    for output in ("in/a", "in/a/deep", "dangling"):
+        with pytest.raises(RequestError, match=r"--output: .* is no directory; nothing was sub"):
+            options(tmp_path, **{space: "1G", "output": output})
 
 
 def test_what_is_above_a_link_is_above_where_it_leads(tmp_path):
@@ -246,31 +227,24 @@ def test_what_is_above_a_link_is_above_where_it_leads(tmp_path):
 # -- what is kept ----------------------------------------------------------------------------------
 
 
-def kept(daemon, verb, word, **done):
-    """Ended jobs, and what the daemon answers who wants their space copied or removed."""
-    scratch = {"output_path": "/out", "kept": None}
-    ended = {name: job(int(name[1:]), "FAILED", scratch=scratch) for name in done}
-    daemon.add(*ended.values())
-    rows = [{"id": each["id"], "job": each, word: done[name]} for name, each in ended.items()]
-    daemon.answers[f"/v1/jobs/scratch/{verb}"] = (200, json.dumps({"results": rows}).encode())
+def test_of_each_job_a_line_says_whether_what_was_kept_is_removed(iod, daemon):
+    def remove(**done):
+        """Of ended jobs, where the daemon answers so."""
+        scratch = {"output_path": "/out", "kept": None}
+        ended = [
+            (job(int(name[1:]), "FAILED", scratch=scratch), is_done)
+            for name, is_done in done.items()
+        ]
+        rows = [{"id": each["id"], "job": each, "removed": is_done} for each, is_done in ended]
+        daemon.add(*(each for each, _ in ended))
+        daemon.answers["/v1/jobs/scratch/remove"] = (200, json.dumps({"results": rows}).encode())
+        return iod("scratch", "remove", "7,8")
 
+    both = remove(j7=True, j8=True)
+    as_json = iod("scratch", "remove", "7,8", "--json").json
+    one = remove(j7=True, j8=False)
 
-@pytest.mark.parametrize(
-    ("verb", "word", "told"),
-    [("remove", "removed", "removed")],
-)
-def test_of_each_job_a_line_says_that_it_is_done(iod, daemon, verb, word, told):
-    kept(daemon, verb, word, j7=True, j8=True)
-    result = iod("scratch", verb, "7,8")
-
-    assert (0, f"job 7 {told}\njob 8 {told}\n") == (result.code, result.out)
-    assert "" == result.err
-    assert [True, True] == [each[word] for each in iod("scratch", verb, "7,8", "--json").json]
-
-
-def test_what_is_not_done_is_told_beside_what_is(iod, daemon):
-    kept(daemon, "remove", "removed", j7=True, j8=False)
-    result = iod("scratch", "remove", "7,8")
-
-    assert (1, "job 7 removed\n") == (result.code, result.out)
-    assert "job 8 is not removed yet" in result.err
+    assert (0, "job 7 removed\njob 8 removed\n", "") == (both.code, both.out, both.err)
+    assert [True, True] == [each["removed"] for each in as_json]
+    assert (1, "job 7 removed\n") == (one.code, one.out)
+    assert "job 8 is not removed yet" in one.err

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 import tiny_study
 
-from iodaemon.cli.output import Progress
 from iodaemon.simulator import archive
 from iodaemon.simulator.archive import MANIFEST, read_manifest
 
@@ -38,6 +37,14 @@ def tiny(place):
     return "./tiny.toml"
 
 
+@pytest.fixture
+def own(place):
+    """The user's own experiments."""
+    folder = place / "home" / ".config" / "iodaemon" / "experiments"
+    folder.mkdir(parents=True)
+    return folder
+
+
 def contents(folder):
     files = (path for path in Path(folder).iterdir() if path.name != archive.RUN_LOG)
     return {path.name: path.read_bytes() for path in files}
@@ -53,22 +60,7 @@ def test_the_experiments_are_listed(iod):
     assert any(line.startswith("first-steps ") for line in lines)
 
 
-@pytest.mark.slow
-def test_the_list_knows_how_long_an_experiment_took(iod, place):
-    folder = place / "iod-sim" / "first-steps"
-    folder.mkdir(parents=True)
-    run = archive.Run(ended="2026-11-21T14:31", elapsed_s=75.2, tasks=15, processes=2)
-    archive.write_run(folder, run)
-
-    (entry,) = (each for each in iod("sim", "list", "--json").json if each["name"] == "first-steps")
-
-    assert 75.2 == entry["took_s"]
-    assert " 1m15s " in iod("sim", "list").out
-
-
-def test_a_wrong_experiment_does_not_hide_the_others(iod, place):
-    own = place / "home" / ".config" / "iodaemon" / "experiments"
-    own.mkdir(parents=True)
+def test_a_wrong_experiment_does_not_hide_the_others(iod, own):
     (own / "bad.toml").write_text('title = "x"\n')
 
     result = iod("sim", "list")
@@ -93,23 +85,17 @@ def test_a_run_prints_quantity_published_ours_and_verdict(iod, tiny):
     assert "- how many numbers: 1000 [sizes]; enough to see it\n" in result.out
 
 
-def test_the_json_is_exactly_what_was_agreed(iod, tiny):
+def test_results_are_json_and_are_kept_with_rows_and_figures(iod, tiny):
     document = iod("sim", "run", tiny, "--json").json
+    kept = contents("iod-sim/tiny")
 
-    assert ["experiment", "results"] == list(document)
-    assert "tiny" == document["experiment"]
+    assert (["experiment", "results"], "tiny") == (list(document), document["experiment"])
     assert ["id", "quantity", "published", "ours", "low", "high", "means", "verdict"] == list(
         document["results"][0]
     )
     assert [("T1a", "pass"), ("T1b", "miss"), ("T1c", "report")] == [
         (result["id"], result["verdict"]) for result in document["results"]
     ]
-
-
-def test_rows_results_and_figures_are_kept(iod, tiny):
-    document = iod("sim", "run", tiny, "--json").json
-
-    kept = contents("iod-sim/tiny")
     assert {"mean.csv", "end.csv", "results.json", MANIFEST, "figure-2.svg", "figure-2.png"} == set(
         kept
     )
@@ -125,12 +111,13 @@ def test_the_same_seeds_give_the_same_bytes(iod, tiny, jobs):
     assert contents("a") == contents("b")
 
 
-def test_the_quick_version_is_kept_beside_the_whole_one(iod, tiny):
-    document = iod("sim", "run", tiny, "--quick", "--json").json
+def test_the_quick_version_is_kept_beside_the_whole_one_and_a_miss_fails_if_strict(iod, tiny):
+    quick = iod("sim", "run", tiny, "--quick", "--json")
 
-    assert 1.0 == document["results"][2]["ours"]
+    assert (0, 1.0) == (quick.code, quick.json["results"][2]["ours"])
     assert (1,) == read_manifest(Path("iod-sim/tiny-quick")).seeds
     assert not Path("iod-sim/tiny").exists()
+    assert 1 == iod("sim", "run", tiny, "--quick", "--strict").code
 
 
 @pytest.mark.slow
@@ -159,42 +146,30 @@ def test_a_policy_in_one_file_is_tried_in_simulation(iod, place):
 
 
 @pytest.mark.slow
-def test_bands_are_tried_on_other_sets_of_seeds_and_the_report_has_on_how_many_they_hold(
-    iod, place
-):
-    own = place / "home" / ".config" / "iodaemon" / "experiments"
-    own.mkdir(parents=True)
+def test_bands_are_tried_on_other_sets_of_seeds_and_the_report_has_on_how_many_they_hold(iod, own):
+    """Not any more where the band has changed."""
     sets = '[seed_sets]\ntargets = ["T1a", "T1b"]\n[quick]'
-    (own / "tiny.toml").write_text(tiny_study.FILE.replace("[quick]", sets))
+    text = tiny_study.FILE.replace("[quick]", sets)
+    (own / "tiny.toml").write_text(text)
     iod("sim", "run", "tiny")
 
     tried = iod("sim", "run", "tiny", "--seed-sets", "4", "--jobs", "1")
-    kept = json.loads((place / "iod-sim" / "tiny" / "seed-sets.json").read_text())
-    report = iod("sim", "report").out
+    kept = json.loads(Path("iod-sim/tiny/seed-sets.json").read_text())
+    reports = [iod("sim", "report").out]
+    (own / "tiny.toml").write_text(text.replace("high = 0.25", "high = 0.9"))
+    reports.append(iod("sim", "report").out)
 
     assert tried.code == 0
     assert kept["sets"][3] == [4001, 4002, 4003]
     assert (kept["rates"]["T1a"]["held"], kept["rates"]["T1b"]["held"]) == (4, 0)
     rows = [line.split() for line in tried.out.splitlines() if line.startswith("T1")]
     assert [(row[0], row[-5:-3]) for row in rows] == [("T1a", ["of", "4"]), ("T1b", ["of", "4"])]
-    lines = [line for line in report.splitlines() if "| tiny | T1" in line]
-    assert [line.split(" | ")[-1] for line in lines] == ["4 of 4 |", "0 of 4 |", "- |"]
-
-
-@pytest.mark.slow
-def test_a_rate_of_a_band_that_has_changed_is_not_in_the_report(iod, place):
-    own = place / "home" / ".config" / "iodaemon" / "experiments"
-    own.mkdir(parents=True)
-    text = tiny_study.FILE.replace("[quick]", '[seed_sets]\ntargets = ["T1b"]\n[quick]')
-    (own / "tiny.toml").write_text(text)
-    iod("sim", "run", "tiny")
-    iod("sim", "run", "tiny", "--seed-sets", "2", "--jobs", "1")
-    (own / "tiny.toml").write_text(text.replace("high = 0.25", "high = 0.9"))
-
-    report = iod("sim", "report").out
-
-    (line,) = (line for line in report.splitlines() if "| tiny | T1b" in line)
-    assert line.endswith("| 1-3 | - |")
+    before, after = (
+        [line.split(" | ")[-1] for line in report.splitlines() if "| tiny | T1" in line]
+        for report in reports
+    )
+    assert ["4 of 4 |", "0 of 4 |", "- |"] == before
+    assert "- |" == after[1]
 
 
 @pytest.mark.parametrize(
@@ -209,21 +184,6 @@ def test_a_rate_of_a_band_that_has_changed_is_not_in_the_report(iod, place):
 )
 def test_sets_of_seeds_that_make_no_sense_are_refused(iod, tiny, words, message):
     assert iod.fails("sim", "run", tiny, *words) == (2, message)
-
-
-def test_a_miss_is_a_result_unless_strict(iod, tiny):
-    assert 0 == iod("sim", "run", tiny, "--quick").code
-    assert 1 == iod("sim", "run", tiny, "--quick", "--strict").code
-
-
-@pytest.mark.slow
-def test_what_replaces_other_results_says_so(iod, tiny):
-    iod("sim", "run", tiny)
-
-    assert "replaced" not in iod("sim", "run", tiny).err
-    assert "iod-sim/tiny will be replaced: seeds 1-3 instead of 1,2" in (
-        iod("sim", "run", tiny, "--seeds", "2").err
-    )
 
 
 @pytest.mark.slow
@@ -344,37 +304,26 @@ def _is_alive(pid):
 
 
 @pytest.mark.slow
-def test_figures_are_drawn_again_from_the_rows(iod, tiny):
-    iod("sim", "run", tiny)
+def test_figures_are_drawn_again_from_the_rows_also_of_something_else(iod, tiny):
+    iod("sim", "run", tiny, "--seeds", "2")
     before = contents("iod-sim/tiny")
     Path("iod-sim/tiny/figure-2.svg").unlink()
-
-    result = iod("sim", "plot", tiny)
-
-    assert (0, "") == (result.code, result.err)
-    assert "iod-sim/tiny/figure-2.svg\niod-sim/tiny/figure-2.png\n" == result.out
-    assert before == contents("iod-sim/tiny")
-
-
-@pytest.mark.slow
-def test_a_plot_says_when_the_rows_are_of_something_else(iod, tiny):
-    iod("sim", "run", tiny, "--seeds", "2")
+    again = iod("sim", "plot", tiny)
+    after = contents("iod-sim/tiny")
     path = Path("iod-sim/tiny") / MANIFEST
     kept = msgspec.structs.replace(read_manifest(path.parent), version="0.0.1")
     path.write_text(json.dumps(msgspec.to_builtins(kept)))
+    other = iod("sim", "plot", tiny)
 
-    result = iod("sim", "plot", tiny)
-
-    assert 0 == result.code
+    assert (0, 0, before) == (again.code, other.code, after)
+    assert "iod-sim/tiny/figure-2.svg\niod-sim/tiny/figure-2.png\n" == again.out
     assert "are not what tiny.toml says now: seeds 1,2 instead of 1-3; made by iodaemon 0.0.1" in (
-        result.err
+        other.err
     )
 
 
 @pytest.mark.slow
-def test_the_report_has_what_fits_and_names_what_does_not(iod, place):
-    own = place / "home" / ".config" / "iodaemon" / "experiments"
-    own.mkdir(parents=True)
+def test_the_report_has_what_fits_and_names_what_does_not(iod, own):
     (own / "tiny.toml").write_text(tiny_study.FILE)
     (own / "tiny2.toml").write_text(tiny_study.FILE)
     iod("sim", "run", "tiny")
@@ -392,40 +341,15 @@ def test_the_report_has_what_fits_and_names_what_does_not(iod, place):
     assert "iod: first-steps is left out: not run yet\n" in result.err
 
 
-def test_the_report_is_written_where_it_is_wanted(iod, place):
+def test_the_report_is_written_where_it_is_wanted_and_ends_with_what_is_by_hand(iod, place):
     result = iod("sim", "report", "--output", "README.md")
+    alone = (place / "README.md").read_text()
+    (place / "figures.md").write_text("## All figures\n\n| Fig. 1 | left out |\n")
+    iod("sim", "report", "--output", "README.md")
+    text = (place / "README.md").read_text()
 
     assert ("", True) == (result.out, result.err.endswith("iod: wrote README.md\n"))
-    text = (place / "README.md").read_text()
-    assert text.startswith("# Experiments: published, and ours\n")
-    assert "The end is by hand" not in text
-
-
-def test_what_is_written_by_hand_beside_it_ends_the_report_and_is_named_at_its_head(iod, place):
-    (place / "figures.md").write_text("## All figures\n\n| Fig. 1 | left out |\n")
-
-    iod("sim", "report", "--output", "README.md")
-
-    text = (place / "README.md").read_text()
+    assert alone.startswith("# Experiments: published, and ours\n")
+    assert "The end is by hand" not in alone
     assert "\n\nThe end is by hand: [All figures](#all-figures).\n\n" in text
     assert text.endswith("\n\n## All figures\n\n| Fig. 1 | left out |\n")
-
-
-# -- progress --------------------------------------------------------------------------------------
-
-
-def test_a_short_run_says_nothing_where_nobody_looks(capsys):
-    with Progress("x") as progress:
-        for done in range(5):
-            progress(done, 4)
-
-    assert "" == capsys.readouterr().err
-
-
-def test_on_a_terminal_the_line_is_gone_at_the_end(capsys, monkeypatch):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-
-    with Progress("x") as progress:
-        progress(0, 4)
-
-    assert "\r\x1b[Kiod: x: 0 of 4 tasks\r\x1b[K" == capsys.readouterr().err

@@ -139,28 +139,27 @@ def test_why_of_a_job_that_enough_contend_without_says_what_was_tried(iod, daemo
     ] == lines[4:7]
 
 
-def test_the_wait_of_a_device_is_told_in_requests(iod, daemon):
-    explain(daemon, 1, evidence=evidence("wait of sda", 3.25, 3.0, quantity="wait"))
-
-    lines = iod("why", "1").out.splitlines()
-    assert lines[5].endswith(
-        "wait of sda 3.2 times a lone request's, threshold 3.0; 9.0 requests in flight, 4.0 may be"
-    )
-    assert "  1 60 MB/s 6.0 req suspend heaviest" == lines[7]
+WAIT = ("wait of sda", 3.25, 3.0)
+IN_REQUESTS = "wait of sda 3.2 times a lone request's, threshold 3.0; 9.0 requests in flight, 4.0"
 
 
-def test_the_mark_for_coming_back_is_shown_where_there_is_one(iod, daemon):
-    explain(daemon, 1, evidence=evidence(fits=28e6))
-    explain(daemon, 2, evidence=evidence("wait of sda", 3.25, 3.0, quantity="wait", fits=4.0))
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        (evidence(*WAIT, quantity="wait"), f"{IN_REQUESTS} may be"),
+        (evidence(*WAIT, quantity="wait"), "  1 60 MB/s 6.0 req suspend heaviest"),
+        (  # the mark for coming back, where there is one
+            evidence(*WAIT, quantity="wait", fits=4.0),
+            f"{IN_REQUESTS} may be; jobs come back up to 4.0 req",
+        ),
+        (evidence(fits=28e6), "threshold 40 MB/s; jobs come back up to 28 MB/s"),
+        (evidence(threshold=0.0), "total of all jobs 90 MB/s"),  # nothing was held against it
+    ],
+)
+def test_the_evidence_is_told_in_its_own_quantity(iod, daemon, told, line):
+    explain(daemon, 1, evidence=told)
 
-    assert "threshold 40 MB/s; jobs come back up to 28 MB/s" in iod("why", "1").out
-    assert "4.0 may be; jobs come back up to 4.0 req" in iod("why", "2").out
-
-
-def test_where_nothing_was_held_against_it_no_threshold_is_shown(iod, daemon):
-    explain(daemon, 1, evidence=evidence(threshold=0.0))
-
-    assert "total of all jobs 90 MB/s\n" in iod("why", "1").out
+    assert any(each.endswith(line) for each in iod("why", "1").out.splitlines())
 
 
 def test_an_ended_job_waits_for_nothing(iod, daemon):
@@ -177,20 +176,13 @@ def test_of_a_long_life_the_last_steps_are_shown(iod, daemon):
     assert LAST_STEPS == len(lines[6:])
 
 
-def test_several_jobs_are_told_one_below_the_other(iod, daemon):
-    explain(daemon, 1)
-    explain(daemon, 2)
-
-    heads = [line for line in iod("why", "1-2").out.splitlines() if line.startswith("Job")]
-    assert ["Job 1  job1 (ann)", "Job 2  job2 (ann)"] == heads
-
-
-def test_why_as_json_is_what_the_api_says(iod, daemon):
+def test_several_jobs_are_told_one_below_the_other_and_as_json(iod, daemon):
     explain(daemon, 7)
-
     explain(daemon, 8)
 
+    heads = [line for line in iod("why", "7-8").out.splitlines() if line.startswith("Job")]
     one, two = ({"job": daemon.jobs[n]} | daemon.whys[n] for n in (7, 8))
+    assert ["Job 7  job7 (ann)", "Job 8  job8 (ann)"] == heads
     assert one == iod("why", "--json", "7").json
     assert [one, two] == iod("why", "--json", "7-8").json
 
@@ -201,11 +193,6 @@ def test_a_daemon_that_explains_otherwise_is_not_ours(iod, daemon):
     code, message = iod.fails("why", "7")
     assert 1 == code
     assert "not an iodaemon" in message
-
-
-def test_why_needs_a_job(iod):
-    told = "no job given: write 7, 3-9, 1,4, last or all, or select by -J, -u or -s"
-    assert (2, told) == iod.fails("why")
 
 
 # -- events --------------------------------------------------------------------------------------
@@ -228,33 +215,35 @@ def test_events_are_one_line_each(iod, daemon):
     ] == iod("events").out.splitlines()
 
 
-def test_evidence_from_before_its_quantity_was_kept_is_told_as_plain_figures(iod, daemon):
-    old = {"kind": "evidence", **evidence("wait of sda", 3.25, 3.0)}
-    del old["quantity"], old["fits"]
-    daemon.events = [old]
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        (  # from before its quantity was kept
+            {k: v for k, v in evidence(*WAIT).items() if k not in ("quantity", "fits")},
+            "wait of sda 3.25, threshold 3\n",
+        ),
+        (evidence(is_shadow=True), "would suspend 1, resume 2"),
+        ({"kind": "eclipse", "at_s": NOW_S}, "- eclipse\n"),  # of a newer daemon
+    ],
+)
+def test_events_of_other_daemons_and_of_shadow_are_told(iod, daemon, event, told):
+    daemon.events = [{"kind": "evidence"} | event]
 
-    assert iod("events").out.endswith("wait of sda 3.25, threshold 3\n")
-
-
-def test_evidence_of_a_shadow_says_would(iod, daemon):
-    daemon.events = [{"kind": "evidence", **evidence(is_shadow=True)}]
-
-    assert "would suspend 1, resume 2" in iod("events").out
-
-
-def test_without_a_time_the_last_hour_is_shown_and_it_ends(iod, daemon):
-    iod("events")
-
-    assert {"follow": ["0"], "since": ["-3600.0"]} == daemon.seen[-1][2]
+    assert told in iod("events").out
 
 
-def test_followed_it_begins_now_unless_a_time_is_given(iod, daemon):
-    iod("events", "-f")
-    first = daemon.seen[-1][2]
-    iod("events", "-f", "--since", "2026-11-21 12:00")
+@pytest.mark.parametrize(
+    ("words", "query"),
+    [
+        ([], {"follow": ["0"], "since": ["-3600.0"]}),
+        (["-f"], {"follow": ["1"]}),
+        (["-f", "--since", "2026-11-21 12:00"], {"follow": ["1"], "since": ["1795262400.0"]}),
+    ],
+)
+def test_the_last_hour_is_shown_or_what_follows_unless_a_time_is_given(iod, daemon, words, query):
+    iod("events", *words)
 
-    assert {"follow": ["1"]} == first
-    assert {"follow": ["1"], "since": ["1795262400.0"]} == daemon.seen[-1][2]
+    assert query == daemon.seen[-1][2]
 
 
 @pytest.mark.parametrize(
@@ -278,20 +267,19 @@ def test_events_are_chosen_by_kind_and_job(iod, daemon, words, places):
     assert [EVENTS[place] for place in places] == told
 
 
-def test_an_event_of_a_newer_daemon_is_shown_by_its_name(iod, daemon):
-    daemon.events = [{"kind": "eclipse", "at_s": NOW_S}]
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("why",), "no job given: write 7, 3-9, 1,4, last or all, or select by -J, -u or -s"),
+        (("events", "--kind", "shadw"), "--kind: no kind 'shadw': did you mean shadow?"),
+        (("events", "--since", "soon"), "--since: 'soon' is no point in time: write 2d, "),
+        (("mode", "shado"), "no mode 'shado': did you mean shadow?"),
+    ],
+)
+def test_what_does_not_exist_is_a_usage_error(iod, words, line):
+    code, told = iod.fails(*words)
 
-    assert iod("events").out.endswith("- eclipse\n")
-
-
-def test_a_kind_that_does_not_exist_is_a_usage_error(iod):
-    assert (2, "--kind: no kind 'shadw': did you mean shadow?") == iod.fails(
-        "events", "--kind", "shadw"
-    )
-
-
-def test_a_time_that_is_none_is_a_usage_error(iod):
-    assert 2 == iod.fails("events", "--since", "soon")[0]
+    assert (2, True) == (code, told.startswith(line)), told
 
 
 # -- mode ----------------------------------------------------------------------------------------
@@ -299,30 +287,18 @@ def test_a_time_that_is_none_is_a_usage_error(iod):
 
 def test_a_mode_is_shown_and_switched(iod, daemon):
     assert iod("mode").out.startswith("regulation is on: ")
+    assert {"mode": "on", "shadow_suspended_s": {}} == iod("mode", "--json").json
     assert "regulation is off: no job is suspended for I/O\n" == iod("mode", "off").out
     assert [{"mode": "off"}] == [body for body in daemon.bodies("/v1/mode") if "mode" in body]
 
 
-def test_in_shadow_the_jobs_are_listed(iod, daemon):
+def test_in_shadow_it_is_told_who_would_have_stood_still(iod, daemon):
+    nobody = iod("mode", "shadow").out.splitlines()
     daemon.shadow_suspended_s = {"10": 3.0, "9": 90.0}
+    some = iod("mode", "shadow").out.splitlines()
 
-    lines = iod("mode", "shadow").out.splitlines()
-    assert ["JOB WOULD HAVE STOOD", "  9            1m30s", " 10              3 s"] == lines[1:]
-
-
-def test_in_shadow_it_is_told_that_nothing_would_have_stood_still(iod, daemon):
-    assert (
-        "it would have suspended none of the jobs that run now"
-        == iod("mode", "shadow").out.splitlines()[-1]
-    )
-
-
-def test_the_mode_as_json_is_what_the_api_says(iod, daemon):
-    assert {"mode": "on", "shadow_suspended_s": {}} == iod("mode", "--json").json
-
-
-def test_a_mode_that_does_not_exist_is_a_usage_error(iod):
-    assert (2, "no mode 'shado': did you mean shadow?") == iod.fails("mode", "shado")
+    assert "it would have suspended none of the jobs that run now" == nobody[-1]
+    assert ["JOB WOULD HAVE STOOD", "  9            1m30s", " 10              3 s"] == some[1:]
 
 
 def test_a_switch_that_is_refused_is_one_line(iod, daemon):
@@ -397,35 +373,32 @@ def test_the_policy_in_force_is_asked_where_none_is_named(iod, daemon):
     assert sum(made["suspensions"] for made in answer["jobs"]) > 0
 
 
-@pytest.mark.parametrize("document", [{}, {"admission": {"rule": "fcfs", "bogus": 1}}])
-def test_a_policy_that_is_not_understood_is_one_line(iod, daemon, document):
-    daemon.answers["/v1/policy"] = (200, json.dumps(document).encode())
-
-    code, message = iod.fails("replay")
-    assert 1 == code
-    assert "name one with --policy" in message
+SAMPLE = {"samples": [{"at_s": 4e9, "jobs": 1}], "jobs": [], "platform": {}}
 
 
-def test_without_samples_it_is_said_how_to_get_them(iod, daemon):
-    code, message = iod.fails("replay", "--policy", "none", "--since", "2026-11-21 12:00")
+@pytest.mark.parametrize(
+    ("words", "path", "answer", "told"),
+    [
+        ((), "policy", {}, "name one with --policy"),
+        ((), "policy", {"admission": {"rule": "fcfs", "bogus": 1}}, "name one with --policy"),
+        (
+            ("--policy", "none", "--since", "2026-11-21 12:00"),
+            None,
+            None,
+            "no samples (--since 2026-11-21 12:00): set journal_samples = true",
+        ),
+        (("--policy", "none"), "samples", SAMPLE, "use the iod of its version"),
+    ],
+    ids=["no policy", "another policy", "no samples", "other samples"],
+)
+def test_what_cannot_be_replayed_is_one_line(iod, daemon, words, path, answer, told):
+    if path is not None:
+        daemon.answers[f"/v1/{path}"] = (200, json.dumps(answer).encode())
 
-    assert 1 == code
-    assert message.startswith("no samples (--since 2026-11-21 12:00): set journal_samples = true")
+    code, message = iod.fails("replay", *words)
 
-
-def test_samples_of_another_version_are_one_line(iod, daemon):
-    daemon.samples = {"samples": [{"at_s": 4e9, "jobs": 1}], "jobs": [], "platform": {}}
-    daemon.answers["/v1/samples"] = (200, json.dumps(daemon.samples).encode())
-
-    code, message = iod.fails("replay", "--policy", "none")
-    assert 1 == code
-    assert "use the iod of its version" in message
+    assert (1, True) == (code, told in message), message
 
 
 def test_a_policy_that_does_not_exist_is_not_found(iod, daemon):
     assert 3 == iod.fails("replay", "--policy", "bogus")[0]
-
-
-@pytest.mark.parametrize("words", [("why", "1"), ("events",), ("mode",), ("replay",)])
-def test_without_a_daemon_that_is_said(iod, words):
-    assert 7 == iod.fails(*words)[0]

@@ -1,15 +1,130 @@
-"""What ``iod wait`` tells of jobs that only a person lets go on."""
+"""``iod wait``: the code it returns, and what it tells of jobs that only a person lets go on."""
 
 from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
 
 import pytest
 from fake_daemon import job, reason
 
 from iodaemon.api import client
 from iodaemon.api.client import Client
+from iodaemon.errors import NoDaemon
 
 BY_ANN = "suspended by ann; 'iod resume 1' lets it go"
 HELD = reason("suspended by ann", "Suspended", cure="'iod resume 1'")
+
+
+def nothing():
+    """Nothing is done."""
+
+
+# -- the code --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (("1",), 0, ""),
+        (
+            ("1", "2,3"),
+            137,
+            "iod: job 2 FAILED: exit code 5\niod: job 3 FAILED: signal 9 (SIGKILL)\n",
+        ),
+        (("2",), 5, "iod: job 2 FAILED: exit code 5\n"),
+        (("1-2",), 5, "iod: job 2 FAILED: exit code 5\n"),
+        (("4",), 124, None),
+        (("last",), 1, None),  # an unknown end is no success
+        (("all",), 0, None),
+    ],
+)
+def test_wait_returns_the_highest_code_and_names_who_failed(iod, daemon, words, code, told):
+    if words != ("all",):
+        daemon.add(
+            job(1, "COMPLETED"),
+            job(2, "FAILED", exit_code=5, shell_code=5),
+            job(3, "FAILED", signal=9, shell_code=137),
+            job(4, "TIMEOUT"),
+            job(5, "LOST", shell_code=None),
+        )
+
+    result = iod("wait", *words)
+
+    assert (code, "") == (result.code, result.out)
+    assert told in (None, result.err)
+
+
+def test_wait_json_is_the_apis_answer(iod, daemon):
+    daemon.add(job(1, "COMPLETED"))
+
+    answer = iod("wait", "--json", "1").json
+
+    assert (True, [1]) == (answer["finished"], [made["id"] for made in answer["jobs"]])
+
+
+def test_wait_outlives_a_restart_of_the_daemon(iod, daemon):
+    daemon.add(job(1))
+    waits = threading.Event()
+    daemon.before_waits = [nothing, waits.set]  # the first one only looks
+
+    def restart():
+        assert waits.wait(30)
+        daemon.stop()
+        daemon.end(1, "FAILED", exit_code=4, shell_code=4)
+        daemon.start()
+
+    restarter = threading.Thread(target=restart)
+    restarter.start()
+    result = iod("wait", "1")
+    restarter.join()
+
+    assert result.code == 4
+    assert "waiting for it to come back, jobs go on meanwhile" in result.err
+
+
+def test_wait_gives_up_on_a_daemon_that_stays_away(daemon):
+    daemon.add(job(1))
+    stopper = threading.Thread(target=lambda: (daemon.waiting.wait(10), daemon.stop()))
+    stopper.start()
+    lost = []
+
+    with pytest.raises(NoDaemon):
+        Client(daemon.path, reconnect_s=0.3).wait([1], on_lost=lost.append)
+    stopper.join()
+
+    assert len(lost) == 1
+
+
+def test_wait_with_a_timeout_answers_unfinished(daemon):
+    daemon.add(job(1))
+
+    assert False is Client(daemon.path).wait([1], timeout_s=0.1)["finished"]
+
+
+def test_ctrl_c_leaves_the_job_running_and_says_so(daemon):
+    daemon.add(job(1), job(2))
+    command = [sys.executable, "-m", "iodaemon.cli", "--api", daemon.path, "wait", "1-2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert daemon.waiting.wait(30)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+
+    assert (130, b"") == (process.returncode, out)
+    assert err == b"iod: jobs 1-2 go on: 'iod wait 1-2' waits again\n"
+    assert daemon.jobs[1]["state"] == "RUNNING"
+
+
+# -- jobs that only a person lets go on ------------------------------------------------------------
+
+
+def told_of(iod, daemon, *jobs):
+    """What is told of these jobs, which end after a first look at them."""
+    daemon.add(*jobs)
+    daemon.before_waits = [nothing, lambda: [daemon.end(made["id"]) for made in jobs]]
+    return iod("wait", *(str(made["id"]) for made in jobs)).err
 
 
 @pytest.mark.parametrize(
@@ -21,8 +136,9 @@ def test_who_waits_is_told_once_of_a_job_that_only_a_person_lets_go(iod, daemon,
     daemon.before_waits = [nothing, nothing, lambda: daemon.end(1)]
     result = iod("wait", "1")
 
-    assert (result.code, result.out) == (0, "")
+    assert (0, "") == (result.code, result.out)
     assert result.err == f"iod: job 1 {words}: {BY_ANN}\n"
+    assert [0.0, 30.0] == [body["timeout_s"] for body in daemon.bodies("/v1/wait")][:2]
 
 
 def test_who_waits_is_told_of_a_job_that_becomes_held(iod, daemon):
@@ -35,102 +151,73 @@ def test_who_waits_is_told_of_a_job_that_becomes_held(iod, daemon):
         lambda: daemon.add(job(1, "HELD", reason=HELD)),
         lambda: daemon.end(1),
     ]
-    told = iod("wait", "1").err
 
-    assert (
-        told == 2 * "iod: job 1 waits to be released: suspended by ann; 'iod resume 1' lets it go\n"
-    )
+    assert iod("wait", "1").err == 2 * f"iod: job 1 waits to be released: {BY_ANN}\n"
 
 
-def test_who_waits_is_told_what_to_do_also_where_the_reason_does_not_say_it(iod, daemon):
-    daemon.add(job(1, "SUSPENDED_USER", reason=reason("no answer in 5 s", "SuspendFailed")))
-    daemon.before_waits = [nothing, lambda: daemon.end(1)]
-
-    assert iod("wait", "1").err == (
-        "iod: job 1 stands still: no answer in 5 s; 'iod resume 1' lets it go\n"
-    )
+ODD = range(1, 400, 2)
+SOME = "among them 1,3,5,7,9,11,13,15: 'iod queue -s h,su' lists them\n"
+THEIRS = "wait for their users or an administrator to let them go"
+NO_ANSWER = reason("no answer in 5 s", "SuspendFailed")
 
 
-def test_who_waits_is_told_of_many_held_jobs_in_one_line(iod, daemon):
-    daemon.add(*(job(n, "HELD", reason=HELD) for n in (1, 2, 3)), job(4))
-    daemon.before_waits = [nothing, lambda: [daemon.end(n) for n in (1, 2, 3, 4)]]
-    told = iod("wait", "1-4").err
-
-    assert told == "iod: jobs 1-3 wait for 'iod resume 1-3': 'iod why 1-3' tells why\n"
+def held(ids, state="HELD", why=HELD, **fields):
+    return [job(number, state, reason=why, **fields) for number in ids]
 
 
-def test_of_very_many_held_jobs_some_are_named_and_how_all_are_listed(iod, daemon):
-    odd = range(1, 400, 2)
-    told = told_of(iod, daemon, *(job(n, "HELD", reason=HELD) for n in odd))
+@pytest.mark.parametrize(
+    ("uid", "jobs", "told"),
+    [
+        (  # what to do is told also where the reason does not say it
+            None,
+            held([1], "SUSPENDED_USER", NO_ANSWER),
+            "iod: job 1 stands still: no answer in 5 s; 'iod resume 1' lets it go\n",
+        ),
+        (
+            None,
+            [*held([1, 2, 3]), job(4)],
+            "iod: jobs 1-3 wait for 'iod resume 1-3': 'iod why 1-3' tells why\n",
+        ),
+        (None, held(ODD), f"iod: 200 jobs wait for 'iod resume', {SOME}"),
+        (
+            None,
+            held(range(1, 201)),
+            "iod: jobs 1-200 wait for 'iod resume 1-200': 'iod why 1-200' tells why\n",
+        ),
+        *(
+            (
+                4242,
+                held([1], why=reason("suspended by root", "S", cure), user="bob", uid=4243),
+                (
+                    "iod: job 1 waits to be released: suspended by root;"
+                    " its user, bob, or an administrator can let it go\n"
+                ),
+            )
+            for cure in ("'iod resume 1'", "an administrator's 'iod resume 1'", "")
+        ),
+        (
+            4242,
+            [
+                *held([1, 2], "SUSPENDED_USER", uid=4242),
+                *held([3, 4, 5], user="bob", uid=4243),
+            ],
+            (
+                "iod: jobs 1-2 wait for 'iod resume 1-2': 'iod why 1-2' tells why\n"
+                f"iod: jobs 3-5 {THEIRS}: 'iod why 3-5' tells why\n"
+            ),
+        ),
+        (4242, held(ODD, uid=4243), f"iod: 200 jobs {THEIRS}, {SOME}"),
+        (0, held([1], user="bob", uid=4243), f"iod: job 1 waits to be released: {BY_ANN}\n"),
+    ],
+    ids=["cure", "some", "many", "in a row", *3 * ["another's"], "both", "many others'", "root"],
+)
+def test_of_held_jobs_it_is_told_in_a_line_who_lets_them_go(
+    iod, daemon, monkeypatch, uid, jobs, told
+):
+    if uid is not None:
+        monkeypatch.setattr("iodaemon.cli.selector.os.geteuid", lambda: uid)
 
-    assert told == (
-        "iod: 200 jobs wait for 'iod resume', among them 1,3,5,7,9,11,13,15:"
-        " 'iod queue -s h,su' lists them\n"
-    )
-    assert iod("queue", "-s", "h,su").code == 0
-
-
-def test_many_held_jobs_with_numbers_in_a_row_are_named_all(iod, daemon):
-    told = told_of(iod, daemon, *(job(n, "HELD", reason=HELD) for n in range(1, 201)))
-
-    assert told == "iod: jobs 1-200 wait for 'iod resume 1-200': 'iod why 1-200' tells why\n"
-
-
-# -- others' jobs ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def _as_ann(monkeypatch):
-    monkeypatch.setattr("iodaemon.cli.selector.os.geteuid", lambda: 4242)
-
-
-@pytest.mark.parametrize("cure", ["'iod resume 1'", "an administrator's 'iod resume 1'", ""])
-@pytest.mark.usefixtures("_as_ann")
-def test_who_may_not_let_a_job_go_is_told_who_may(iod, daemon, cure):
-    why = reason("suspended by root", "Suspended", cure)
-    told = told_of(iod, daemon, job(1, "HELD", user="bob", uid=4243, reason=why))
-
-    assert told == (
-        "iod: job 1 waits to be released: suspended by root;"
-        " its user, bob, or an administrator can let it go\n"
-    )
-
-
-@pytest.mark.usefixtures("_as_ann")
-def test_own_and_others_held_jobs_are_told_of_apart(iod, daemon):
-    own = [job(n, "SUSPENDED_USER", reason=HELD) for n in (1, 2)]
-    others = [job(n, "HELD", user="bob", uid=4243, reason=HELD) for n in (3, 4, 5)]
-
-    assert told_of(iod, daemon, *own, *others) == (
-        "iod: jobs 1-2 wait for 'iod resume 1-2': 'iod why 1-2' tells why\n"
-        "iod: jobs 3-5 wait for their users or an administrator to let them go:"
-        " 'iod why 3-5' tells why\n"
-    )
-
-
-@pytest.mark.usefixtures("_as_ann")
-def test_of_very_many_held_jobs_of_others_some_are_named(iod, daemon):
-    odd = range(1, 400, 2)
-    told = told_of(iod, daemon, *(job(n, "HELD", uid=4243, reason=HELD) for n in odd))
-
-    assert told == (
-        "iod: 200 jobs wait for their users or an administrator to let them go,"
-        " among them 1,3,5,7,9,11,13,15: 'iod queue -s h,su' lists them\n"
-    )
-
-
-def test_root_is_told_how_to_let_others_jobs_go(iod, daemon, monkeypatch):
-    monkeypatch.setattr("iodaemon.cli.selector.os.geteuid", lambda: 0)
-    told = told_of(iod, daemon, job(1, "HELD", user="bob", uid=4243, reason=HELD))
-
-    assert told == f"iod: job 1 waits to be released: {BY_ANN}\n"
-
-
-def told_of(iod, daemon, *jobs):
-    """What is told of these jobs, which end after a first look at them."""
-    daemon.add(*jobs)
-    daemon.before_waits = [nothing, lambda: [daemon.end(made["id"]) for made in jobs]]
-    return iod("wait", *(str(made["id"]) for made in jobs)).err
+    assert told == told_of(iod, daemon, *jobs)
 
 
 # -- a job that waits itself ---------------------------------------------------------------------
@@ -167,17 +254,6 @@ def test_a_job_does_not_drain_the_node_of_itself(iod, daemon, is_here):
     told = iod("drain", "--wait").err
 
     assert ("job 2 is the one that waits here, and holds CPUs itself" in told) is is_here
-
-
-# -- when it is told ---------------------------------------------------------------------------
-
-
-def test_a_held_job_is_told_of_before_the_first_long_wait(iod, daemon):
-    daemon.add(job(1, "HELD", reason=HELD))
-    daemon.before_waits = [nothing, lambda: daemon.end(1)]
-    iod("wait", "1")
-
-    assert [0.0, 30.0] == [body["timeout_s"] for body in daemon.bodies("/v1/wait")]
 
 
 # -- more jobs than one request may wait for ----------------------------------------------------
@@ -251,7 +327,3 @@ def test_at_the_timeout_every_batch_is_told_as_it_is_then(daemon, monkeypatch):
 def states_of(jobs):
     """Their codes, in order."""
     return [made["code"] for made in jobs]
-
-
-def nothing():
-    """Nothing is done."""

@@ -6,11 +6,16 @@ import asyncio
 import contextlib
 import json
 import os
+import pwd
+import shutil
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from iodaemon.api.client import Client
 from iodaemon.config import Config, load_config, load_policy
@@ -32,6 +37,9 @@ from iodaemon.daemon.reload import InForce
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.model.node import default_platform
 from iodaemon.registry import shipped
+
+SHARED = Rights(owner_uid=4321, is_shared=True)
+"""Of a daemon for all users of the machine."""
 
 
 class Served:
@@ -275,3 +283,41 @@ class Answer:
 
 def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+# -- other users ---------------------------------------------------------------------------------
+
+ANOTHER = pwd.getpwnam("games").pw_uid
+NOBODY = pwd.getpwnam("nobody").pw_uid
+PYTHON = shutil.which("python3", path="/usr/bin:/bin")
+"""One that every user of the machine can run."""
+ROOT_ONLY = pytest.mark.skipif(
+    os.geteuid() != 0 or PYTHON is None, reason="only root can become others"
+)
+_ASK = """
+import socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.settimeout(20)
+connection.connect(sys.argv[1])
+connection.sendall(sys.argv[2].encode())
+answer = b""
+while piece := connection.recv(65536):
+    answer += piece
+sys.stdout.buffer.write(answer)
+"""
+
+
+def as_user(served: Served, uid: int, method: str, target: str, body: object = None) -> Answer:
+    """The answer to this user, who sends the body as JSON."""
+    text = "" if body is None else json.dumps(body)
+    request = f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    request += f"Content-Length: {len(text)}\r\n\r\n{text}"
+    ended = subprocess.run(
+        [PYTHON, "-I", "-S", "-c", _ASK, served.socket_path, request],
+        capture_output=True,
+        check=True,
+        user=uid,
+        cwd="/",
+        timeout=30,
+    )
+    return Answer(ended.stdout)

@@ -1,47 +1,65 @@
 """Acting on many jobs in one request, and which jobs a selector means to whom."""
 
 import asyncio
+import contextlib
 import json
-import os
-import pwd
-import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from process import await_read
-from served import Served
-from test_attacks import ROOT_ONLY, SHARED
-from test_attacks_of_many import as_number
+from served import ANOTHER, ROOT_ONLY, SHARED, Served, as_user
 
 from iodaemon.api.care import begin_drain
 from iodaemon.api.shape import Selector
 from iodaemon.core import event as ev
 from iodaemon.core.job import JobId
 from iodaemon.core.limits import Sharing
-from iodaemon.daemon.http.access import Actor, Rights
+from iodaemon.daemon.http.access import Actor
+from iodaemon.daemon.http.selector import Ids
 from iodaemon.errors import Conflict, NotFound, RequestError
 
-OTHER = pwd.getpwnam("games").pw_uid
+HELD = {"command": ["job", "exit=0"], "hold": True}
+
+# -- selectors -----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def served(tmp_path):
-    served = Served(tmp_path)
-    yield served
-    served.close()
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7", [7]),
+        ("3-5", [3, 4, 5]),
+        ("1,4", [1, 4]),
+        ("1, 4-5 ,last", [1, 4, 5, 9]),
+        ("last", [9]),
+        ("all", list(range(1, 13))),
+        ("5-3", []),
+        ("0", []),
+        ("999999999999999999", []),
+        ("11-999999999999999999", [11, 12]),
+    ],
+)
+def test_a_selector_chooses(text, expected):
+    ids = Ids(text, 9)
+
+    assert expected == [job_id for job_id in range(1, 13) if job_id in ids]
 
 
-@pytest.fixture
-def public():
-    """One that other users reach."""
-    path = Path(tempfile.mkdtemp(prefix="iod-"))
-    path.chmod(0o755)
-    served = Served(path, rights=SHARED)
-    os.chmod(served.socket_path, 0o666)
-    yield served
-    served.close()
-    shutil.rmtree(path)
+@pytest.mark.parametrize(
+    "text", [",", "a", "-1", "1-", "1--2", "1.5", "all,1", "last-1", "1\0", "9" * 19, "1 2"]
+)
+def test_what_is_no_selector_is_refused_with_what_to_write(text):
+    with pytest.raises(RequestError, match=r"selects no jobs; write 7, 3-9, 1,4, last or all$"):
+        Ids(text, 9)
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_a_selector_or_refused(text):
+    with contextlib.suppress(RequestError):
+        assert (1 in Ids(text, 9)) in (True, False)
+
+
+# -- many in one request -----------------------------------------------------------------------
 
 
 def outcomes(served, verb, selector, **options):
@@ -50,21 +68,9 @@ def outcomes(served, verb, selector, **options):
     return {i: each if isinstance(each, Exception) else each["job"]["state"] for i, each in told}
 
 
-def act(served, verb, **body):
-    return served.ask("POST", f"/v1/jobs/{verb}", json.dumps(body).encode())
-
-
-def held(served, count, **fields):
-    spec = {"command": ["job", "exit=0"], "hold": True, **fields}
-    return served.client.submit([spec] * count, {"A": "1"})
-
-
-# -- many in one request -----------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_thousand_jobs_are_cancelled_by_one_request_in_a_few_commits(served):
-    ids = held(served, 2000)
+    ids = served.client.submit([HELD] * 2000, {})
     before = served.journal.commits
     told = served.client.act("cancel", Selector(f"{ids[0]}-{ids[-1]}"))
 
@@ -84,7 +90,7 @@ def test_each_job_is_answered_by_itself(served):
 
 
 def test_a_range_means_the_jobs_on_which_the_verb_can_act(served):
-    ended, running, waiting = served.ended(), served.running(), *held(served, 1)
+    ended, running, waiting = served.ended(), served.running(), *served.client.submit([HELD], {})
 
     assert {running: "SUSPENDED_USER", waiting: "HELD"} == outcomes(
         served, "suspend", Selector("1-99")
@@ -107,24 +113,24 @@ def test_failed_jobs_are_requeued_by_their_state_and_name(served):
 def test_a_request_that_names_no_job_acts_on_none(served):
     running = served.running()
 
+    def act(verb, **body):
+        return served.ask("POST", f"/v1/jobs/{verb}", json.dumps(body).encode()).error[0]
+
     for verb in ("cancel", "requeue", "suspend", "resume", "scratch/remove"):
         for body in ({}, {"select": ""}, {"state": []}, {"user": "", "name": ""}):
-            assert (400, "refused") == act(served, verb, **body).error[:2]
-    assert 400 == act(served, "cancel", select="1", no_such=1).status
-    assert 400 == act(served, "suspend", select="1", grace_s=1).status
-    assert 400 == act(served, "cancel", state=["GONE"]).status
-    assert 404 == act(served, "cancel", user="no-such-user").status
+            assert 400 == act(verb, **body)
+    assert 400 == act("cancel", select="1", no_such=1)
+    assert 400 == act("suspend", select="1", grace_s=1)
+    assert 400 == act("cancel", state=["GONE"])
+    assert 404 == act("cancel", user="no-such-user")
     assert "RUNNING" == served.state.jobs[JobId(running)].state
 
 
-def test_requeues_above_a_limit_are_refused_one_by_one(tmp_path):
-    served = Served(tmp_path, sharing=Sharing(max_queued=2))
-    try:
-        ids = [served.ended("exit=1") for _ in range(4)]
-        begin_drain(served.client)
-        told = served.client.act("requeue", Selector(f"{ids[0]}-{ids[-1]}"))
-    finally:
-        served.close()
+def test_requeues_above_a_limit_are_refused_one_by_one(serve):
+    served = serve(sharing=Sharing(max_queued=2))
+    ids = [served.ended("exit=1") for _ in range(4)]
+    begin_drain(served.client)
+    told = served.client.act("requeue", Selector(f"{ids[0]}-{ids[-1]}"))
 
     assert ids == [job_id for job_id, _ in told]
     assert [False, False, True, True] == [isinstance(each, RequestError) for _, each in told]
@@ -133,53 +139,54 @@ def test_requeues_above_a_limit_are_refused_one_by_one(tmp_path):
 # -- whose jobs ---------------------------------------------------------------------------------
 
 
+def ids_of(answer, key="jobs"):
+    return [row["id"] for row in answer[key]]
+
+
 def as_other(served, method, target, **body):
-    data = json.dumps(body).encode() if body else b""
-    status, text = as_number(served, OTHER, method, target, data)
-    return status, json.loads(text)
+    answer = as_user(served, ANOTHER, method, target, body or None)
+    assert answer.status < 300
+    return answer.json
+
+
+def theirs_on(served):
+    return as_other(served, "POST", "/v1/jobs", jobs=[HELD])["ids"]
 
 
 @ROOT_ONLY
-def test_last_is_the_callers_own_newest_job(public):
-    status, theirs = as_other(public, "POST", "/v1/jobs", jobs=[{"command": ["x"]}])
-    assert 201 == status
-    mine = public.running()
+def test_last_is_the_callers_own_newest_job(for_all):
+    public = for_all()
+    theirs, mine = theirs_on(public), public.running()
 
-    listed = as_other(public, "GET", "/v1/jobs?select=last")[1]["jobs"]
-    cancelled = as_other(public, "POST", "/v1/jobs/cancel", select="last")[1]["results"]
-
-    assert theirs["ids"] == [job["id"] for job in listed]
-    assert theirs["ids"] == [row["id"] for row in cancelled]
-    assert [mine] == [job["id"] for job in public.client.jobs(select="last")["jobs"]]
-    by_name = public.client.jobs(select="last", user="games")["jobs"]
-    assert theirs["ids"] == [job["id"] for job in by_name]
+    assert theirs == ids_of(as_other(public, "GET", "/v1/jobs?select=last"))
+    assert theirs == ids_of(as_other(public, "POST", "/v1/jobs/cancel", select="last"), "results")
+    assert [mine] == ids_of(public.client.jobs(select="last"))
+    assert theirs == ids_of(public.client.jobs(select="last", user="games"))
     assert "RUNNING" == public.state.jobs[JobId(mine)].state
 
 
 @ROOT_ONLY
-def test_last_is_found_where_only_the_journal_knows_it(public):
+def test_last_is_found_where_only_the_journal_knows_it(for_all):
+    public = for_all()
     mine = public.ended()
     public.call(lambda: public.state.jobs.pop(JobId(mine)))
-    as_other(public, "POST", "/v1/jobs", jobs=[{"command": ["x"], "hold": True}])
+    theirs_on(public)
 
-    assert [mine] == [job["id"] for job in public.client.jobs(select="last")["jobs"]]
-    ended = public.ask("GET", "/v1/history?select=last").json["jobs"]
-    assert [mine] == [job["id"] for job in ended]
-    assert [] == as_other(public, "GET", "/v1/history?select=last")[1]["jobs"]
+    assert [mine] == ids_of(public.client.jobs(select="last"))
+    assert [mine] == ids_of(public.ask("GET", "/v1/history?select=last").json)
+    assert [] == ids_of(as_other(public, "GET", "/v1/history?select=last"))
 
 
 @ROOT_ONLY
-def test_without_ids_a_user_means_the_own_jobs(public):
-    mine = public.running()
-    theirs = as_other(public, "POST", "/v1/jobs", jobs=[{"command": ["x"], "hold": True}])[1]["ids"]
+def test_without_ids_a_user_means_the_own_jobs(for_all):
+    public = for_all()
+    mine, theirs = public.running(), theirs_on(public)
 
     for body in ({"select": "all"}, {"state": ["RUNNING", "HELD"]}, {"name": "*"}):
-        rows = as_other(public, "POST", "/v1/jobs/suspend", **body)[1]["results"]
-        assert theirs == [row["id"] for row in rows]
-    [row] = as_other(public, "POST", "/v1/jobs/cancel", select="all", user="root")[1]["results"]
-    assert (mine, "not_permitted") == (row["id"], row["error"]["code"])
-    [row] = as_other(public, "POST", "/v1/jobs/cancel", select=str(mine))[1]["results"]
-    assert (mine, "not_permitted") == (row["id"], row["error"]["code"])
+        assert theirs == ids_of(as_other(public, "POST", "/v1/jobs/suspend", **body), "results")
+    for body in ({"select": "all", "user": "root"}, {"select": str(mine)}):
+        [row] = as_other(public, "POST", "/v1/jobs/cancel", **body)["results"]
+        assert (mine, "not_permitted") == (row["id"], row["error"]["code"])
     assert "RUNNING" == public.state.jobs[JobId(mine)].state
 
 
@@ -187,9 +194,8 @@ def test_who_may_is_asked_again_when_the_body_is_there(tmp_path, monkeypatch):
     """Meanwhile an administrator may have suspended the job, which its user may not undo."""
     ann = Actor(pid=1, uid=1001, gids=frozenset({1001}))
     monkeypatch.setattr("iodaemon.daemon.http.access.read_peer", lambda _: ann)
-    served = Served(tmp_path, rights=Rights(owner_uid=4242, is_shared=True))
-    served.context.access.refuse_stranger = lambda *_: asyncio.sleep(0)
-    try:
+    with contextlib.closing(Served(tmp_path, rights=SHARED)) as served:
+        served.context.access.refuse_stranger = lambda *_: asyncio.sleep(0)
         job_id = served.running()
         served.client.suspend(job_id)
         connection = served.raw()
@@ -204,7 +210,5 @@ def test_who_may_is_asked_again_when_the_body_is_there(tmp_path, monkeypatch):
         told = connection.makefile("rb").read()
         connection.close()
 
-        assert b"403" in told.splitlines()[0]
-        assert b"an administrator suspended it" in told
-    finally:
-        served.close()
+    assert b"403" in told.splitlines()[0]
+    assert b"an administrator suspended it" in told

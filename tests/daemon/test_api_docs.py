@@ -1,20 +1,28 @@
-"""docs/api.md says what the routes declare: each request, each key of its query, each body."""
+"""docs/api.md, the daemon and the client agree: requests, keys of queries, bodies and answers."""
 
 import re
 import typing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from builders import FirstFit, InOrder, Rig, Script, counters, job, platform, sampled
 from served import Served
 
 from iodaemon.api import model
-from iodaemon.core.job import ScratchRequest
+from iodaemon.core.job import JobState, Phase, Reason, ScratchRequest
+from iodaemon.core.rule import Rules
+from iodaemon.core.state import State
+from iodaemon.daemon.http.record import job_record, load_line
 from iodaemon.daemon.http.route import ROUTES, SELECTOR_KEYS
 from iodaemon.daemon.http.routes import hints
+from iodaemon.daemon.http.routes.history import Tallies
 from iodaemon.daemon.http.submission import SubmittedJob
 
 API = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 ROW = re.compile(r"^\| `(GET|POST) ([^`?]+)`((?:, `/[^`]+`)*) \| (.*?) \|", re.MULTILINE)
+
+# -- requests --------------------------------------------------------------------------------------
 
 
 def rows():
@@ -28,32 +36,20 @@ def rows():
     return found
 
 
-def keys(told):
-    """The words in it that may be keys."""
-    words = set(re.findall(r"`(?:\{\")?(\w+)", told)) | set(re.findall(r'"(\w+)":', told))
-    return words | ({*SELECTOR_KEYS} if "SELECTOR" in told else set())
-
-
-@pytest.fixture(scope="module")
-def routes(tmp_path_factory):
-    served = Served(tmp_path_factory.mktemp("daemon"))
-    served.close()
-    return served.server.routes
-
-
-def test_every_request_has_its_row_and_every_row_its_request(routes):
-    declared = {f"{route.method} {route.path}" for route in routes}
+def test_every_request_has_its_row_and_every_row_its_request(tmp_path):
+    with closing(Served(tmp_path)) as served:
+        declared = {f"{route.method} {route.path}" for route in served.server.routes}
 
     assert declared - {"GET /v1/openapi.json"} == set(rows())
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_key_of_a_query_and_of_a_body_is_in_its_row(route):
-    told = keys(rows()[f"{route.method} {route.path}"])
-    body = getattr(route.body, "__struct_fields__", ())
+    told = rows()[f"{route.method} {route.path}"]
+    known = set(re.findall(r"`(?:\{\")?(\w+)", told)) | set(re.findall(r'"(\w+)":', told))
+    known |= {*SELECTOR_KEYS} if "SELECTOR" in told else set()
 
-    assert set(route.query) - told == set()
-    assert set(body) - told == set()
+    assert set() == {*route.query, *getattr(route.body, "__struct_fields__", ())} - known
 
 
 @pytest.mark.parametrize(
@@ -62,15 +58,31 @@ def test_every_key_of_a_query_and_of_a_body_is_in_its_row(route):
 )
 def test_what_a_body_may_have_is_told_and_nothing_else(paragraph, declared):
     told = re.search(rf"(?:^|\. ){paragraph}[^:]*: (.*?)\n\n", API, re.DOTALL | re.MULTILINE)[1]
-    known = set(declared.__struct_fields__)
     choices = {"wait", "slow", "fail", "success", "always"}  # of fallback and output_on
 
-    assert known == set(re.findall(r"`(\w+)`", told)) - choices
+    assert set(declared.__struct_fields__) == set(re.findall(r"`(\w+)`", told)) - choices
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+def words(name):
+    """The keys of an object that is told as ``NAME: `key key{...} ...```."""
+    text = re.search(rf"\b{name}: `([^`]*)`", API)[1]
+    return re.sub(r"\{[^}]*\}", "", text).split()
+
+
+def inner(name):
+    """The keys in braces after a word of JOB."""
+    return re.search(rf"\b{name}\{{([^}}]*)\}}", API)[1].split(",")
 
 
 @pytest.mark.parametrize(
-    ("word", "shape"),
+    ("name", "shape"),
     [
+        ("JOB", model.Job),
+        ("HINT", model.Hint),
+        ("SUM", model.KeyedSum),
         ("EVIDENCE", model.Evidence),
         ("LESSON", model.Lesson),
         ("LIMIT", model.LimitState),
@@ -78,7 +90,40 @@ def test_what_a_body_may_have_is_told_and_nothing_else(paragraph, declared):
         ("CHANGE", model.Changed),
     ],
 )
-def test_an_object_of_an_answer_has_the_keys_that_are_told(word, shape):
-    told = re.search(rf"\b{word}: `([^`]*)`", API)[1].split()
+def test_an_object_of_an_answer_has_the_keys_that_are_told(name, shape):
+    assert sorted(typing.get_type_hints(shape)) == sorted(words(name))
 
-    assert sorted(told) == sorted(typing.get_type_hints(shape))
+
+def test_the_daemon_makes_what_is_told():
+    rig = Rig(State(platform(2, 2)))
+    asked = {"phase": Phase(asked_s=40.0), "scratch": ScratchRequest(size_bytes=1)}
+    rig.state.add(job(1, state=JobState.RUNNING, **asked))
+    for second in range(4):
+        rig.step(sampled(float(second), {1: counters(second * 100, second * 10)}))
+    made = job_record(rig.state.jobs[1], rig.state, 3.0, Path("/x"))
+    why = Reason(code="Suspended", text="suspended by u", cure="'iod resume 2'")
+    held = job(2, state=JobState.HELD, reason=why)
+    made["reason"] = job_record(held, None, 3.0, Path("/x"))["reason"]
+    tallies = Tallies("user")
+    tallies.add([job(1, state=JobState.COMPLETED, started_s=1.0)])
+
+    assert words("JOB") == list(made)
+    for name in ("reason", "bandwidth", "predicted", "expected", "phase", "scratch"):
+        shape = typing.get_type_hints(getattr(model, name.title()))
+        assert inner(name) == list(made[name]) == list(shape), name
+    assert words("SUM") == list(tallies.rows()[0])
+
+
+def test_the_load_line_has_the_documented_keys_and_no_others():
+    rules = Rules(name="test", admission=InOrder(), placement=FirstFit(), regulation=Script())
+    paragraph = re.search(r"^`node` in the answer.*?\n\n", API, re.MULTILINE | re.DOTALL)[0]
+    keys = re.findall(r"`(\w+)`", paragraph.split(":", 1)[1])
+
+    line = load_line(State(platform(2, 2)), rules)
+
+    assert keys == list(line) == list(typing.get_type_hints(model.LoadLine))
+
+
+def test_client_and_daemon_know_the_same_states():
+    assert {str(state): state.code for state in JobState} == model.STATE_CODES
+    assert {str(state) for state in JobState if state.is_final} == model.FINAL_STATES

@@ -4,17 +4,12 @@ import asyncio
 import json
 import logging
 import os
-import pwd
-import shutil
 import subprocess
-import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from aiohttp.http_exceptions import BadHttpMessage
-from served import Served
-from test_attacks import PYTHON, ROOT_ONLY, SHARED
+from served import ANOTHER, NOBODY, PYTHON, ROOT_ONLY
 
 from iodaemon.daemon import telltale
 from iodaemon.daemon.http.access import AT_ONCE, FairQueue, give_place
@@ -24,20 +19,12 @@ pytestmark = pytest.mark.node
 
 FLOOD = 250
 """Connections, each with a request on its way at any time: almost as many as one user may have."""
-OTHER = pwd.getpwnam("games").pw_uid
-FLOODER = pwd.getpwnam("nobody").pw_uid
 
 
 @pytest.fixture
-def served():
+def served(for_all):
     """Its timeslice is so long that nothing changes by itself."""
-    path = Path(tempfile.mkdtemp(prefix="iod-"))
-    path.chmod(0o755)
-    served = Served(path, rights=SHARED, regulation={"timeslice": "60 s"})
-    os.chmod(served.socket_path, 0o666)
-    yield served
-    served.close()
-    shutil.rmtree(path)
+    return for_all(regulation={"timeslice": "60 s"})
 
 
 ATTACK = """
@@ -102,7 +89,7 @@ def test_a_flood_of_requests_delays_another_user_by_a_few_of_them(served, target
 
     The least of twenty is looked at: in the others this test itself may have been the slow one.
     """
-    words = [ATTACK, served.socket_path, target, str(FLOOD), str(FLOODER), str(OTHER)]
+    words = [ATTACK, served.socket_path, target, str(FLOOD), str(NOBODY), str(ANOTHER)]
     attack = subprocess.Popen(
         [PYTHON, "-I", "-S", "-c", *words],
         stdout=subprocess.PIPE,
@@ -121,30 +108,28 @@ def test_a_flood_of_requests_delays_another_user_by_a_few_of_them(served, target
 
 def test_node_and_metrics_are_computed_once_until_something_changes(served):
     pages = {served.ask("GET", "/metrics").body for _ in range(30)}
-    for _ in range(30):
-        assert 200 == served.ask("GET", "/v1/node").status
+    assert {200} == {served.ask("GET", "/v1/node").status for _ in range(30)}
     computed = served.node_reports
     served.running()
     slots = served.ask("GET", "/v1/node").json["sockets"]
 
-    assert 1 == len(pages)
-    assert 1 == computed
+    assert (1, 1) == (len(pages), computed)
     assert {1} == {job for socket in slots for job in socket["jobs"]}
     assert pages != {served.ask("GET", "/metrics").body}
 
 
 def test_a_user_who_waits_for_many_ends_is_still_answered(served):
     job_id = served.running()
-    body = json.dumps({"ids": [job_id], "timeout_s": 20}).encode()
-    wait = b"POST /v1/wait HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-    follow = f"GET /v1/jobs/{job_id}/logs?follow=1 HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-    slow = b"POST /v1/wait HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
-    events = b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n"
+    body = json.dumps({"ids": [job_id], "timeout_s": 20})
+    long = (
+        f"POST /v1/wait HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}",
+        f"GET /v1/jobs/{job_id}/logs?follow=1 HTTP/1.1\r\nHost: x\r\n\r\n",
+        "POST /v1/wait HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n",  # its body never comes
+        "GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n",
+    )
     with ExitStack() as opened:
-        for request in (wait, follow, slow, events):
-            for _ in range(2 * AT_ONCE):
-                connection = opened.enter_context(served.raw())
-                connection.sendall(request)
+        for request in long * 2 * AT_ONCE:
+            opened.enter_context(served.raw()).sendall(request.encode())
 
         assert 200 == served.ask("GET", "/v1/jobs").status
 
@@ -152,14 +137,11 @@ def test_a_user_who_waits_for_many_ends_is_still_answered(served):
 def test_malformed_requests_are_one_line_in_the_log_at_most(served, caplog):
     two_lengths = b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n"
     with caplog.at_level(logging.INFO):
-        for _ in range(100):
-            assert 400 == served.exchange(two_lengths).status
-    told = [each.getMessage() for each in caplog.records if "Error" in each.getMessage()]
-    lines = [line for line in map(str, caplog.messages) if "event=malformed_requests" in line]
+        assert {400} == {served.exchange(two_lengths).status for _ in range(100)}
 
-    assert [] == told
+    assert [] == [line for line in caplog.messages if "Error" in line]
     assert [] == [each for each in caplog.records if each.exc_info]
-    assert len(lines) <= 1
+    assert sum("event=malformed_requests" in line for line in caplog.messages) <= 1
 
 
 def test_the_next_line_about_malformed_requests_counts_those_between():
@@ -198,8 +180,7 @@ def test_a_round_of_the_loop_serves_a_few_requests_of_each_user():
     async def scene():
         queue = FairQueue()
         flood = [asyncio.create_task(ask(queue, 1)) for _ in range(100)]
-        other = asyncio.create_task(ask(queue, 2))
-        await asyncio.gather(*flood, other)
+        await asyncio.gather(*flood, asyncio.create_task(ask(queue, 2)))
 
     asyncio.run(scene())
 

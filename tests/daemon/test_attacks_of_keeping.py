@@ -13,10 +13,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from builders import job, platform
+from decoding import decode_submission
 from hypothesis import given
 from hypothesis import strategies as st
 from process import command, environment, ready
-from served import Served
+from served import SHARED, Served
 
 from iodaemon.core import state as core_state
 from iodaemon.core.decision import Plan
@@ -24,9 +25,8 @@ from iodaemon.core.job import JobId, JobState, environment_bytes, job_bytes, tex
 from iodaemon.core.state import State
 from iodaemon.daemon import environments as kept_environments
 from iodaemon.daemon.environments import Environments
-from iodaemon.daemon.http.access import Rights
 from iodaemon.daemon.http.answer import LINES
-from iodaemon.daemon.http.submission import decode_in_steps, job_maker
+from iodaemon.daemon.http.submission import job_maker
 from iodaemon.errors import RequestError
 
 EMOJI = "\N{GRINNING FACE}"
@@ -35,31 +35,24 @@ HELD = {"command": ["job"], "hold": True}
 
 @pytest.fixture
 def served(tmp_path):
-    served = Served(tmp_path, rights=Rights(owner_uid=4321, is_shared=True))
-    yield served
-    served.close()
+    with contextlib.closing(Served(tmp_path, rights=SHARED)) as served:
+        yield served
 
 
 # -- environments --------------------------------------------------------------------------------
 
 
-def test_environments_go_with_the_jobs_that_used_them(served):
+def test_environments_go_with_the_jobs_that_used_them_and_come_back_with_a_requeue(served):
+    kept = served.driver.environments
     for number in range(5):
         [job_id] = served.client.submit([HELD], {"A": str(number)})
-        assert 1 == served.call(lambda: len(served.driver.environments))
+        assert 1 == served.call(lambda: len(kept))
         served.client.cancel(job_id)
 
-    assert 0 == served.call(lambda: len(served.driver.environments))
-    assert 0 == served.call(lambda: served.driver.environments.kept_bytes(os.geteuid()))
-
-
-def test_a_requeued_job_has_its_environment_again(served):
-    [job_id] = served.client.submit([HELD], {"A": "1"})
-    served.client.cancel(job_id)
+    assert (0, 0) == served.call(lambda: (len(kept), kept.kept_bytes(os.geteuid())))
     served.client.requeue(job_id)
     key = served.state.jobs[JobId(job_id)].spec.environment_id
-
-    assert {"A": "1"} == served.call(lambda: served.driver.environments.get(key))
+    assert {"A": "4"} == served.call(lambda: kept.get(key))
 
 
 def test_an_environment_outlives_the_end_of_another_job_with_it_in_the_same_instant(served):
@@ -113,13 +106,15 @@ def test_an_environment_is_known_exactly_while_a_job_uses_it(steps):
 
 
 def test_one_user_has_so_much_kept_and_no_more(served, monkeypatch):
-    monkeypatch.setattr(kept_environments, "KEPT_IN_ALL_BYTES", 80_000)
-    [first] = served.client.submit([{**HELD, "command": ["x" * 4000]}], {"A": "y" * 4000})
-    with pytest.raises(RequestError, match="that one user may have now; submit them when some"):
-        served.client.submit([{**HELD, "command": ["x" * 4000]}], {"A": "z" * 4000})
-    served.client.cancel(first)
+    def submit(letter):
+        return served.client.submit([{**HELD, "command": ["x" * 4000]}], {"A": letter * 4000})[0]
 
-    [again] = served.client.submit([{**HELD, "command": ["x" * 4000]}], {"A": "z" * 4000})
+    monkeypatch.setattr(kept_environments, "KEPT_IN_ALL_BYTES", 80_000)
+    first = submit("y")
+    with pytest.raises(RequestError, match="that one user may have now; submit them when some"):
+        submit("z")
+    served.client.cancel(first)
+    again = submit("z")
     monkeypatch.setattr(kept_environments, "KEPT_IN_ALL_BYTES", 50_000)
     with pytest.raises(RequestError, match="that one user may have now"):
         served.client.requeue(first)
@@ -179,7 +174,7 @@ def test_a_submission_takes_no_more_memory_than_is_counted(fields):
     environments = Environments({}, ())
     tracemalloc.start()
     try:
-        [(made, _)] = _run(decode_in_steps(body, platform(2), in_lines=True))
+        made = decode_submission(body, platform(2), in_lines=True)
         makers = [job_maker(each, 1000, "key") for each in made.jobs]
         del made
         state = State(platform(2))
@@ -196,15 +191,6 @@ def test_a_submission_takes_no_more_memory_than_is_counted(fields):
     assert taken_bytes < environments.kept_bytes(1000)
 
 
-def _run(steps):
-    """What the generator returns."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return [(end.value, None)]
-
-
 SMALL_DAEMON = (
     "import sys; import iodaemon.daemon.environments as kept; kept.KEPT_IN_ALL_BYTES = 2**27; "
     "from iodaemon.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -217,6 +203,7 @@ def test_submissions_of_wide_texts_do_not_fill_the_memory_of_a_daemon(tmp_path):
     paths = {"cwd": "/" + EMOJI + "x" * 4000, "stdout": EMOJI + "y" * 4000, "stderr": EMOJI * 900}
     line = json.dumps({"command": ["a"], "hold": True, **paths}, ensure_ascii=False)
     body = "\n".join(["{}", *[line] * 600]).encode()
+    place = tmp_path / "run" / "iod.sock"
     python, _, _, *words = command(tmp_path / "state", tmp_path / "run")
     daemon = subprocess.Popen(
         [python, "-c", SMALL_DAEMON, *words],
@@ -225,9 +212,9 @@ def test_submissions_of_wide_texts_do_not_fill_the_memory_of_a_daemon(tmp_path):
         stderr=subprocess.DEVNULL,
     )
     try:
-        ready(daemon, tmp_path / "run" / "iod.sock")
+        ready(daemon, place)
         before = resident_bytes(daemon.pid, "VmRSS")
-        answers = [post(tmp_path / "run" / "iod.sock", body) for _ in range(5)]
+        answers = [post(place, body) for _ in range(5)]
         grown = resident_bytes(daemon.pid, "VmHWM") - before
     finally:
         daemon.kill()
@@ -238,10 +225,9 @@ def test_submissions_of_wide_texts_do_not_fill_the_memory_of_a_daemon(tmp_path):
 
 
 def resident_bytes(pid, field):
-    [line] = [
-        each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if field in each
-    ]
-    return 1024 * int(line.split()[1])
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [kib] = [line.split()[1] for line in lines if field in line]
+    return 1024 * int(kib)
 
 
 def post(path, body):
@@ -257,29 +243,17 @@ def post(path, body):
 # -- jobs that have ended ------------------------------------------------------------------------
 
 
-def finished(count, size):
+@pytest.mark.parametrize(
+    ("size", "kept_bytes", "first"),
+    [(100, 100 * job_bytes(job(command=("x" * 100,)).spec), 101), (5000, 10_000, 193)],
+    ids=["so many bytes", "the newest whatever their size"],
+)
+def test_of_ended_jobs_so_much_stays_in_memory(monkeypatch, size, kept_bytes, first):
+    monkeypatch.setattr(core_state, "KEPT_FINISHED_BYTES", kept_bytes)
     state = State(platform(1))
-    for number in range(1, count + 1):
+    for number in range(1, 201):
         state.add(job(number, command=("x" * size,)))
         state.put(job(number, command=("x" * size,), state=JobState.CANCELLED))
     state.forget_finished()
-    return state
 
-
-def test_long_commands_of_ended_jobs_do_not_stay_in_memory(monkeypatch):
-    monkeypatch.setattr(
-        core_state, "KEPT_FINISHED_BYTES", 100 * job_bytes(job(command=("x" * 100,)).spec)
-    )
-    state = finished(200, 100)
-
-    assert list(range(101, 201)) == sorted(state.jobs)
-
-
-def test_the_newest_ends_stay_whatever_their_size(monkeypatch):
-    monkeypatch.setattr(core_state, "KEPT_FINISHED_BYTES", 10_000)
-    state = finished(200, 5000)
-
-    assert list(range(193, 201)) == sorted(state.jobs)
-
-
-# -- the journal ---------------------------------------------------------------------------------
+    assert list(range(first, 201)) == sorted(state.jobs)

@@ -1,20 +1,14 @@
 """One user who is many: the numbers of a user namespace, which have no account."""
 
 import asyncio
-import json
 import os
-import pwd
-import shutil
 import socket
 import struct
 import subprocess
-import tempfile
 import threading
-from pathlib import Path
 
 import pytest
-from served import Served
-from test_attacks import ASK, PYTHON, ROOT_ONLY, SHARED
+from served import NOBODY, PYTHON, ROOT_ONLY, as_user
 
 from iodaemon.daemon import account
 from iodaemon.daemon.account import STRANGERS, Accounts
@@ -26,53 +20,26 @@ NUMBER = 100_001
 """As subuid(5) has them."""
 
 
-@pytest.fixture
-def served():
-    path = Path(tempfile.mkdtemp(prefix="iod-"))
-    path.chmod(0o755)
-    served = Served(path, rights=SHARED)
-    os.chmod(served.socket_path, 0o666)
-    yield served
-    served.close()
-    shutil.rmtree(path)
-
-
-def as_number(served, uid, method, target, body=b""):
-    """The answer's status and text."""
-    head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-    head += f"Content-Length: {len(body)}\r\n\r\n{body.decode()}"
-    words = [PYTHON, "-I", "-S", "-c", ASK, served.socket_path, head]
-    ended = subprocess.run(
-        words, capture_output=True, text=True, check=True, user=uid, cwd="/", timeout=30
-    )
-    status, _, text = ended.stdout.partition(" ")
-    return int(status), text
-
-
 @ROOT_ONLY
-@pytest.mark.parametrize(
-    ("target", "body", "verb"),
-    [
+def test_a_number_without_an_account_submits_and_hints_nothing(for_all):
+    served = for_all()
+    for target, body, verb in (
         ("/v1/jobs", {"jobs": [{"command": ["x"]}]}, "submit"),
         ("/v1/hints", {"runs": []}, "hint"),
         ("/v1/hints/forget", {"keys": ["program:x"]}, "hint"),
-    ],
-)
-def test_a_number_without_an_account_submits_and_hints_nothing(served, target, body, verb):
-    status, text = as_number(served, NUMBER, "POST", target, json.dumps(body).encode())
-
-    assert 403 == status
-    assert (
-        f"uid {NUMBER} has no account on this machine (any more), and may not {verb}; "
-        in json.loads(text)["error"]["message"]
-    )
-    assert 200 == as_number(served, NUMBER, "GET", "/v1/jobs")[0]
-    assert 200 == as_number(served, pwd.getpwnam("nobody").pw_uid, "GET", "/v1/jobs")[0]
+    ):
+        status, _, message = as_user(served, NUMBER, "POST", target, body).error
+        assert 403 == status
+        told = f"uid {NUMBER} has no account on this machine (any more), and may not {verb}; "
+        assert told in message
+    for uid in (NUMBER, NOBODY):
+        assert 200 == as_user(served, uid, "GET", "/v1/jobs").status
 
 
 @ROOT_ONLY
-def test_numbers_without_an_account_are_counted_as_one_user(served, monkeypatch):
+def test_numbers_without_an_account_are_counted_as_one_user(for_all, monkeypatch):
     monkeypatch.setattr(access, "MOST_OF_A_USER", 3)
+    served = for_all()
     hold = "import socket, sys, time; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
     hold += "s.sendall(b'GET /v1/mode HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'); s.recv(9); print(1)"
     hold += "; sys.stdout.flush(); sys.stdin.read()"
@@ -89,13 +56,13 @@ def test_numbers_without_an_account_are_counted_as_one_user(served, monkeypatch)
     try:
         for holder in holders:
             assert b"1\n" == holder.stdout.readline()
-        status, text = as_number(served, NUMBER + 9, "GET", "/v1/jobs")
+        another = as_user(served, NUMBER + 9, "GET", "/v1/jobs")
         mine = served.ask("GET", "/v1/jobs").status
     finally:
         for holder in holders:
             holder.communicate()
 
-    assert (503, "unavailable") == (status, json.loads(text)["error"]["code"])
+    assert (503, "unavailable") == another.error[:2]
     assert 200 == mine
 
 
@@ -158,7 +125,7 @@ def test_connections_that_end_as_their_user_is_known_are_not_counted(account, tu
             await asyncio.sleep(0)
         return [room(doors, pool) for pool in (access.ASKING, 7, STRANGERS)]
 
-    assert [access.MOST_OF_A_USER] * 3 == asked(scene)
+    assert [access.MOST_OF_A_USER] * 3 == asyncio.run(scene())
 
 
 def test_a_connection_that_is_aborted_at_once_is_not_counted(tmp_path):
@@ -185,30 +152,31 @@ def test_a_connection_that_is_aborted_at_once_is_not_counted(tmp_path):
         gate.set()
         return ended, room(doors, access.ASKING)
 
-    assert (b"", access.MOST_OF_A_USER) == asked(scene)
-    assert [] == problems
-    assert 1 == len(lines)
+    assert (b"", access.MOST_OF_A_USER) == asyncio.run(scene())
+    assert ([], 1) == (problems, len(lines))
 
 
 # -- lookups -------------------------------------------------------------------------------------
-
-
-def asked(scene):
-    return asyncio.run(scene())
 
 
 def users_by(look_up):
     return Accounts(Lookups(look_up, fresh_s=300.0))
 
 
+def asked(users, *uids):
+    """What is answered of these, one after the other."""
+
+    async def scene():
+        return [await users.ask(uid) for uid in uids]
+
+    return asyncio.run(scene())
+
+
 def test_who_is_known_is_not_asked_for_again():
     looked = []
     users = users_by(lambda uid: looked.append(uid) or ("ann" if uid == 7 else None))
 
-    async def scene():
-        return [await users.ask(uid) for uid in (7, 8, 7, 8)]
-
-    assert [True, False, True, False] == asked(scene)
+    assert [True, False, True, False] == asked(users, 7, 8, 7, 8)
     assert [7, 8] == looked
     assert (7, STRANGERS, STRANGERS) == (users.pool(7), users.pool(8), users.pool(9))
 
@@ -216,10 +184,16 @@ def test_who_is_known_is_not_asked_for_again():
 def test_root_is_never_asked_for():
     users = users_by(lambda uid: "ann" if uid != 0 else None)
 
-    async def scene():
-        return users.is_fresh(0), await users.ask(0), users.pool(0)
+    assert (True, [True], 0) == (users.is_fresh(0), asked(users, 0), users.pool(0))
 
-    assert (True, True, 0) == asked(scene)
+
+def test_databases_that_fail_say_nothing():
+    def broken(_):
+        raise OSError("no database")
+
+    users = users_by(broken)
+
+    assert ([None, None], False) == (asked(users, 7, 7), users.is_fresh(7))
 
 
 def test_one_question_is_asked_once_however_many_wait_for_it():
@@ -236,7 +210,7 @@ def test_one_question_is_asked_once_however_many_wait_for_it():
         gate.set()
         return await asyncio.gather(*waiting)
 
-    assert [True] * 20 == asked(scene)
+    assert [True] * 20 == asyncio.run(scene())
     assert [7] == looked
 
 
@@ -257,18 +231,7 @@ def test_silent_databases_hold_nobody_up_and_take_a_few_threads(monkeypatch):
             await asyncio.sleep(0.01)
         return told, users.pool(1)
 
-    assert ([None] * 50, 1) == asked(scene)
-
-
-def test_databases_that_fail_say_nothing():
-    def broken(_):
-        raise OSError("no database")
-
-    async def scene():
-        users = users_by(broken)
-        return [await users.ask(7), await users.ask(7), users.is_fresh(7)]
-
-    assert [None, None, False] == asked(scene)
+    assert ([None] * 50, 1) == asyncio.run(scene())
 
 
 def test_this_machines_users_have_accounts():

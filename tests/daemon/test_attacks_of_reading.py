@@ -3,41 +3,38 @@
 import contextlib
 import json
 import select
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from served import Served
+from served import SHARED, Served
 
 from iodaemon.api import client
 from iodaemon.core.job import JobId
 from iodaemon.daemon.http import access, answer
-from iodaemon.daemon.http.access import Rights
 from iodaemon.daemon.http.selector import Ids
 
 JOBS = 300
 """Held jobs; told of in 1.5 MB, by far more than what a socket holds."""
+END = b"0\r\n\r\n"
 
 
 @pytest.fixture
 def served(tmp_path):
-    served = Served(tmp_path, rights=Rights(owner_uid=4321, is_shared=True))
-    spec = {"command": ["x", "y" * 4096], "hold": True}
-    served.client.submit([spec] * JOBS, {})
-    yield served
-    served.close()
+    with contextlib.closing(Served(tmp_path, rights=SHARED)) as served:
+        spec = {"command": ["x", "y" * 4096], "hold": True}
+        served.client.submit([spec] * JOBS, {})
+        yield served
 
 
-def get(target, method="GET", body=b""):
-    head = f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+def get(target):
+    return f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
 
 
-LARGE = ["/v1/jobs?all=1", "/v1/jobs?select=1-999", "/v1/jobs?state=CD&state=HELD", "/v1/jobs"]
-
-
-@pytest.mark.parametrize("target", LARGE)
+@pytest.mark.parametrize(
+    "target",
+    ["/v1/jobs?all=1", "/v1/jobs?select=1-999", "/v1/jobs?state=CD&state=HELD", "/v1/jobs"],
+)
 def test_large_answers_of_a_user_come_one_after_the_other(served, target):
     with served.raw() as first, served.raw() as second:
         first.sendall(get(target))
@@ -49,7 +46,7 @@ def test_large_answers_of_a_user_come_one_after_the_other(served, target):
         assert 200 == served.ask("GET", "/v1/jobs/1").status
         received = [b"".join(iter(lambda c=c: c.recv(1 << 16), b"")) for c in (first, second)]
 
-    assert all(each.endswith(b"0\r\n\r\n") for each in received)
+    assert all(each.endswith(END) for each in received)
     assert (False, 0) == served.turn("answer")
 
 
@@ -66,27 +63,27 @@ def test_what_is_not_read_is_not_made(served):
         assert 0 < len(made) < JOBS // 2
 
 
-def after_hangup(connection):
+def after_hangup(served, target):
     """What was on its way when the server hung up on a client that reads nothing."""
-    poll = select.poll()
-    poll.register(connection, select.POLLRDHUP)
-    assert poll.poll(60_000)
     received = b""
-    with contextlib.suppress(ConnectionResetError):
-        while piece := connection.recv(1 << 16):
-            received += piece
+    with served.raw() as unread:
+        unread.sendall(get(target))
+        poll = select.poll()
+        poll.register(unread, select.POLLRDHUP)
+        assert poll.poll(60_000)
+        with contextlib.suppress(ConnectionResetError):
+            while piece := unread.recv(1 << 16):
+                received += piece
     return received
 
 
 def test_who_reads_nothing_is_hung_up_on(served, monkeypatch):
     monkeypatch.setattr(answer, "UNREAD_S", 0.2)
-    with served.raw() as unread:
-        unread.sendall(get("/v1/jobs?all=1"))
-        received = after_hangup(unread)
+    received = after_hangup(served, "/v1/jobs?all=1")
 
     served.await_turn("answer", False, 0)
     assert received.startswith(b"HTTP/1.1 200")
-    assert not received.endswith(b"0\r\n\r\n")
+    assert not received.endswith(END)
 
 
 def test_a_large_answer_that_is_made_already_does_not_wait_for_its_reader_for_ever(
@@ -96,11 +93,8 @@ def test_a_large_answer_that_is_made_already_does_not_wait_for_its_reader_for_ev
     lookup = served.context
     record = lookup.record
     lookup.record = lambda job: {**record(job), "command": ["y" * 3_000_000]}
-    with served.raw() as unread:
-        unread.sendall(get("/v1/jobs/1"))
-        received = after_hangup(unread)
 
-    assert 0 < len(received) < 3_000_000
+    assert 0 < len(after_hangup(served, "/v1/jobs/1")) < 3_000_000
 
 
 # -- waiting for many --------------------------------------------------------------------------
@@ -163,4 +157,3 @@ def test_a_selector_means_what_each_of_its_parts_means(ranges):
 
     for job_id in range(33):
         assert (job_id in ids) == any(first <= job_id <= last for first, last in ranges)
-    assert all(a <= b for a, b in pairwise(sorted(n for n in range(33) if n in ids)))

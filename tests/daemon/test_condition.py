@@ -1,27 +1,33 @@
-"""Shadow mode and a drain are seen wherever the node is shown; unknown query keys are refused."""
+"""Shadow mode and a drain: who may order one, and where it is seen."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from process import daemon
-from served import Served
+from served import SHARED
 
-from iodaemon.api.care import begin_drain, end_drain
+from iodaemon.api.care import begin_drain, end_drain, reload_config, show_drain
 from iodaemon.cli import main
-from iodaemon.daemon.http.route import SELECTOR_KEYS
+from iodaemon.daemon.http.access import Actor
 from iodaemon.doctor.examine import judge_condition
+from iodaemon.errors import NotPermitted, RequestError
 
 pytestmark = pytest.mark.node
 
 
 @pytest.fixture
-def served(tmp_path):
-    served = Served(tmp_path)
-    yield served
-    served.close()
+def iod(served, capsys):
+    """Exit code and standard output of the command line."""
+
+    def call(*words):
+        code = main(["--api", served.socket_path, *words])
+        return code, capsys.readouterr().out
+
+    return call
 
 
-def test_the_condition_stands_in_queue_node_and_doctor(served, capsys):
+def test_the_condition_stands_wherever_the_node_is_shown(served, iod):
     begin_drain(served.client, "new memory")
     served.client.switch("shadow")
     drain = {"since_s": served.state.drain.since_s, "by": "root", "reason": "new memory"}
@@ -29,55 +35,120 @@ def test_the_condition_stands_in_queue_node_and_doctor(served, capsys):
 
     assert expected == served.client.jobs()["node"]["condition"]
     assert expected == served.client.node()["condition"]
+    assert "iodaemon_draining 1.0" in served.ask("GET", "/metrics").body.decode()
     served.client.submit([{"command": ["exit=0"]}], {})
     mode, drain = judge_condition(served.client.node())
     assert "nothing starts, the node is drained by root: new memory" == drain.measured
     for verb in ("queue", "node", "mode", "drain"):
-        assert 0 == main(["--api", served.socket_path, verb])
-        told = capsys.readouterr().out
+        code, told = iod(verb)
+        assert 0 == code
         assert (verb != "drain") == (mode.measured in told)
         assert (verb != "mode") == (drain.measured in told)
-    assert 0 == main(["--api", served.socket_path, "why", "1"])
-    assert drain.measured in " ".join(capsys.readouterr().out.split())
+    assert drain.measured in " ".join(iod("why", "1")[1].split())
+    end_drain(served.client)
+    began, ended = iod("events", "--kind", "drain")[1].splitlines()
+    assert "new memory" in began
+    assert "jobs start again" in ended
 
 
-def test_a_node_as_usual_shows_nothing_of_it(served, capsys):
-    assert 0 == main(["--api", served.socket_path, "queue"])
-    first, _ = capsys.readouterr().out.splitlines()
+def test_a_node_as_usual_shows_nothing_of_it(served, iod):
+    code, told = iod("queue")
+    first, _ = told.splitlines()
 
-    assert first.startswith("policy ")
+    assert (0, True) == (code, first.startswith("policy "))
     assert [] == list(judge_condition(served.client.node()))
     assert [] == list(judge_condition({}))
 
 
 def test_a_later_drain_without_a_reason_keeps_the_first(served):
-    first = begin_drain(served.client, "new memory")
-    second = begin_drain(served.client)
-    third = begin_drain(served.client, "a new disk as well")
+    reasons = ("new memory", "", "a new disk as well")
+    told = [begin_drain(served.client, reason) for reason in reasons]
 
-    assert ["new memory"] * 2 == [first["reason"], second["reason"]]
-    assert first["since_s"] == second["since_s"] == third["since_s"]
-    assert "a new disk as well" == third["reason"]
+    assert ["new memory", "new memory", reasons[2]] == [each["reason"] for each in told]
+    assert 1 == len({each["since_s"] for each in told})
 
 
-def test_drain_alone_shows_and_changes_nothing(served, capsys):
-    def drain(*words):
-        code = main(["--api", served.socket_path, "drain", "--json", *words])
-        return code, json.loads(capsys.readouterr().out)["draining"]
+def test_drain_alone_shows_and_changes_nothing(iod):
+    for words, expected in (
+        ((), False),
+        (("on",), True),
+        ((), True),
+        (("off",), False),
+        (("--reason", "x"), True),
+        (("--off",), False),
+        (("--wait",), True),
+    ):
+        code, told = iod("drain", "--json", *words)
+        assert (0, expected) == (code, json.loads(told)["draining"])
+    for words in (("on", "--off"), ("off", "--wait"), ("--off", "--wait"), ("onn",)):
+        assert (2, "") == iod("drain", *words)
 
-    assert (0, False) == drain()
-    assert (0, True) == drain("on")
-    assert (0, True) == drain()
-    assert (0, False) == drain("off")
-    assert (0, True) == drain("--reason", "x")
-    assert (0, False) == drain("--off")
-    assert (0, True) == drain("--wait")
-    for words in (("on", "--off"), ("off", "--wait"), ("onn",)):
-        assert 2 == main(["--api", served.socket_path, "drain", *words])
-    end_drain(served.client)
+
+def test_what_is_submitted_to_a_drained_node_is_accepted_and_waits_with_the_reason(served):
+    running = served.running()
+    told = begin_drain(served.client, "disk swap\n\x1b[2J  and more")
+    job_id = served.submit("compute=0s")
+    job = served.client.job(job_id)
+
+    assert told["draining"]
+    assert ("PENDING", "Drain") == (job["state"], job["reason"]["code"])
+    assert f"drained by {told['by']}: disk swap" in job["reason"]["text"]
+    assert "\x1b" not in job["reason"]["text"]
+    assert ", for " in job["reason"]["text"]
+    assert "'iod drain --off'" in served.client.why(job_id)["until"]
+    assert "SUSPENDED_USER" == served.client.suspend(running)["job"]["state"]
+    assert "RUNNING" == served.client.resume(running)["job"]["state"]
 
 
-def test_the_ready_line_and_the_running_configuration_tell_the_mode(tmp_path):
+def test_a_wait_ends_when_somebody_ends_the_drain(served):
+    job_id = served.running()
+    begin_drain(served.client)
+    with ThreadPoolExecutor() as others:
+        waiting = others.submit(show_drain, served.client, 20)
+        served.await_waiting(1)
+        end_drain(served.client)
+        told = waiting.result()
+
+    assert (False, [job_id]) == (told["draining"], [job["id"] for job in told["holding"]])
+
+
+def test_the_command_waits_and_names_what_will_not_end_by_itself(served, capsys):
+    job_id = served.running()
+    served.client.suspend(job_id)
+
+    def end():
+        served.await_waiting(1)
+        served.client.cancel(job_id, grace_s=0)
+
+    with ThreadPoolExecutor() as others:
+        others.submit(end)
+        code = main(["--api", served.socket_path, "drain", "--wait"])
+    told = capsys.readouterr()
+
+    assert 0 == code
+    assert "CPUs are held by 1" in told.err.splitlines()[0]
+    assert told.out.endswith("; no job holds CPUs\n")
+
+
+def test_who_is_no_administrator_may_look_and_not_order(serve, monkeypatch):
+    ann = Actor(pid=1, uid=1001, gids=frozenset({1001}))
+    monkeypatch.setattr("iodaemon.daemon.http.access.read_peer", lambda _: ann)
+    served = serve(rights=SHARED)
+
+    assert not show_drain(served.client)["draining"]
+    for order in (begin_drain, end_drain, reload_config):
+        with pytest.raises(NotPermitted, match="root and the daemon's group may"):
+            order(served.client)
+
+
+def test_a_reason_beyond_a_line_is_refused(served):
+    with pytest.raises(RequestError, match="has 201 characters; say it in 200"):
+        begin_drain(served.client, "x" * 201)
+
+    assert not show_drain(served.client)["draining"]
+
+
+def test_the_running_configuration_tells_the_mode(tmp_path):
     with daemon(tmp_path / "state", tmp_path / "run") as (client, _):
         client.switch("shadow")
         begin_drain(client, "new memory")
@@ -85,63 +156,3 @@ def test_the_ready_line_and_the_running_configuration_tell_the_mode(tmp_path):
 
         assert '"shadow"' == row["value"]
         assert '"on"' in row["origin"]
-
-
-# -- query keys ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("target", "key"),
-    [
-        ("/v1/jobs?stat=FAILED", "stat"),
-        ("/v1/history?since=1", "since"),
-        ("/v1/events?follow=0&form=1", "form"),
-        ("/v1/node?x=1", "x"),
-        ("/v1/mode?mode=off", "mode"),
-        ("/v1/drain?waits=1", "waits"),
-        ("/v1/wait/all?all=1", "all"),
-    ],
-)
-def test_an_unknown_query_key_is_refused_by_name(served, target, key):
-    status, code, message = served.ask("GET", target).error
-
-    assert (400, "refused") == (status, code)
-    assert f"'{key}'" in message
-
-
-def test_a_query_key_that_is_given_twice_is_refused(served):
-    status, _, message = served.ask("GET", "/v1/jobs?limit=1&limit=2").error
-
-    assert (400, "limit is given more than once; write it once") == (status, message)
-
-
-def test_known_query_keys_are_taken(served):
-    job_id = served.ended()
-    selectors = "&".join(f"{key}=" for key in SELECTOR_KEYS[:3])
-
-    for target in (
-        f"/v1/jobs?{selectors}&all=1&limit=3&state=R",
-        "/v1/history?name=*&limit=1&state=CD&since_s=0&until_s=1",
-        "/v1/history?by=user",
-        "/v1/hints?name=*&limit=1",
-        "/v1/events?since=0&follow=0",
-        "/v1/samples?since=0",
-        "/v1/drain?wait=0",
-        f"/v1/jobs/{job_id}",
-    ):
-        assert 200 == served.ask("GET", target).status, target
-    assert 404 == served.ask("GET", "/v1/nothing?x=1").status
-
-
-# -- limits ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("controls", "count"), [({"memory": False}, 1), ({"memory": True}, 0)])
-def test_a_submission_is_told_that_the_machine_keeps_no_memory_limit(tmp_path, controls, count):
-    served = Served(tmp_path, controls=controls)
-    try:
-        answer = served.client.submit_warned([{"command": ["exit=0"], "memory_bytes": 1 << 30}], {})
-    finally:
-        served.close()
-
-    assert count == len(answer.get("warnings", []))

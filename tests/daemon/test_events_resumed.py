@@ -4,12 +4,10 @@ import json
 import shutil
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from builders import job
 from journals import store
-from served import Served
 
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import JobState
@@ -17,24 +15,6 @@ from iodaemon.daemon.journal.record import Batch, Note
 from iodaemon.daemon.journal.restore import merge
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import Gone
-
-DATA = Path(__file__).parent.parent / "data"
-
-
-@pytest.fixture
-def serve(tmp_path):
-    """Makes daemons on one journal, one after the other."""
-    made = []
-
-    def serve():
-        for each in made:
-            each.close()
-        made.append(Served(tmp_path))
-        return made[-1]
-
-    yield serve
-    for each in made:
-        each.close()
 
 
 def past(served, **query):
@@ -103,19 +83,6 @@ def test_ids_go_on_after_a_restart(serve):
     assert list(range(len(before) + 1, 2 * len(before) + 1)) == ids(later)
 
 
-@pytest.mark.parametrize("query", ["after=x", "after=", "after=-1", "after=1&since=0"])
-def test_a_beginning_that_is_none_is_refused(serve, query):
-    status, code, _ = serve().ask("GET", f"/v1/events?{query}").error
-
-    assert (400, "refused") == (status, code)
-
-
-def test_an_event_that_never_was_is_gone(serve):
-    status, code, _ = serve().ask("GET", "/v1/events?after=999999999999999999999").error
-
-    assert (410, "gone") == (status, code)
-
-
 def test_a_follower_reads_pages_however_many_came(journal):
     write(journal, *(job(number) for number in range(1, 8)), notes=[note(1.0), note(2.0)])
 
@@ -162,9 +129,12 @@ def test_nothing_is_told_of_a_batch_that_did_not_become_durable(journal, monkeyp
     assert [1] == after(journal, 0)
 
 
-def restored(folder, *, is_readable):
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_a_restored_journal_goes_on_behind_the_replaced_one_or_resumes_nothing_of_it(
+    tmp_path, is_readable
+):
     """The copy has events 1 and 2, the journal went on to 3."""
-    path, copy = folder / "journal.db", folder / "copy.db"
+    path, copy = tmp_path / "journal.db", tmp_path / "copy.db"
     with closing(Journal.open(path)) as journal:
         write(journal, job(1), job(2))
     shutil.copy(path, copy)
@@ -172,22 +142,11 @@ def restored(folder, *, is_readable):
         write(journal, job(3))
     with closing(sqlite3.connect(copy, isolation_level=None)) as db:
         merge(db, path if is_readable else None)
-    return Journal.open(copy)
-
-
-def test_a_restored_journal_goes_on_behind_the_newest_event_of_the_replaced_one(tmp_path):
-    with closing(restored(tmp_path, is_readable=True)) as journal:
+    with closing(Journal.open(copy)) as journal:
         write(journal, job(4))
 
-        assert [4] == after(journal, 3)
-        with pytest.raises(Gone):
-            journal.events_after(2, limit=9)
-
-
-def test_where_the_replaced_journal_cannot_be_read_nothing_of_it_is_resumed(tmp_path):
-    with closing(restored(tmp_path, is_readable=False)) as journal:
-        write(journal, job(4))
-
-        for event in range(10):
+        if is_readable:
+            assert [4] == after(journal, 3)
+        for event in [0, 1, 2] if is_readable else range(10):
             with pytest.raises(Gone):
                 journal.events_after(event, limit=9)

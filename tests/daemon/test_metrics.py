@@ -8,21 +8,21 @@ from pathlib import Path
 import msgspec
 import pytest
 from bench import drive
-from builders import MB, counters, exited, hold, sampled, suspended
+from builders import MB, counters, exited, hold, job, sampled, suspended
 from prometheus_client.parser import text_string_to_metric_families
-from served import Served
 
 from iodaemon.config import load_policy
 from iodaemon.core import event as ev
-from iodaemon.core.decision import RegulationPlan
-from iodaemon.core.job import JobId, JobState
+from iodaemon.core.decision import Plan, RegulationPlan, ShadowStep, Transition
+from iodaemon.core.job import IoTotals, JobId, JobState, Prediction, Reason
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import DeviceCounters, JobCounters, NodeCounters, Sample
-from iodaemon.daemon.metrics.counts import PREFIX
+from iodaemon.daemon.metrics.counts import MOST_REASONS, PREFIX, Counts
 from iodaemon.daemon.metrics.table import Exporter, Scene, markdown_table
 from iodaemon.registry import shipped
 
 ROOT = Path(__file__).parents[2]
+S = JobState
 
 
 class Page:
@@ -67,9 +67,14 @@ def device(**fields):
     return DeviceCounters(**{**dict.fromkeys(names, 0), **fields})
 
 
-def measured(at_s, jobs=None, devices=None, **node):
-    sample = Sample(at_s=at_s, jobs=jobs or {}, devices=devices or {}, node=NodeCounters(**node))
-    return ev.SampleTaken(at_s=at_s, sample=sample)
+async def measure(bench, seconds, jobs=None, devices=None, **node):
+    """A sample, so many seconds later."""
+    await bench.after(seconds)
+    sample = Sample(
+        at_s=bench.now_s, jobs=jobs or {}, devices=devices or {}, node=NodeCounters(**node)
+    )
+    bench.post(ev.SampleTaken(at_s=bench.now_s, sample=sample))
+    await bench.settle()
 
 
 async def regulate(bench, seconds, jobs, suspends=()):
@@ -81,13 +86,6 @@ async def regulate(bench, seconds, jobs, suspends=()):
 
 
 # -- a simulated run -------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def served(tmp_path):
-    served = Served(tmp_path)
-    yield served
-    served.close()
 
 
 def test_after_a_simulated_run_every_value_is_that_of_the_state(served):
@@ -105,7 +103,7 @@ def test_after_a_simulated_run_every_value_is_that_of_the_state(served):
     )
 
     assert {str(s): n for s, n in jobs.items() if not s.is_final} == page.by("state", "jobs")
-    assert (3, 1) == (jobs[JobState.COMPLETED], jobs[JobState.FAILED])
+    assert (3, 1) == (jobs[S.COMPLETED], jobs[S.FAILED])
     assert 3 == page.value("jobs_finished_total", state="COMPLETED")
     assert 1 == page.value("jobs_finished_total", state="FAILED")
     assert {"0": 4, "1": 4} == page.by("socket", "slots")
@@ -123,9 +121,8 @@ def test_after_a_simulated_run_every_value_is_that_of_the_state(served):
 
 
 def test_how_right_expectations_were_is_told_by_source(served):
-    served.ended("read=20MB", "compute=0.2s")
-    served.ended("read=20MB", "compute=0.2s")
-    served.ended("read=20MB", "compute=0.2s", io_rate_bytes_per_s=20e9)
+    for fields in ({}, {}, {"io_rate_bytes_per_s": 20e9}):
+        served.ended("read=20MB", "compute=0.2s", **fields)
 
     page = served.call(lambda: Page(served.driver))
     starts = page.by("source", "job_io_expectations_total")
@@ -138,18 +135,12 @@ def test_how_right_expectations_were_is_told_by_source(served):
         assert {le: float(ratio <= float(le)) for le in buckets} == buckets
 
 
-# -- jobs and sockets ------------------------------------------------------------------------------
+# -- what a page shows -----------------------------------------------------------------------------
 
 
-def test_the_bound_of_the_policy_in_force_is_shown(tmp_path):
-    async def it_is_changed(bench):
-        policy = load_policy("dynamic", overrides={}, search=(shipped("policies"),))
-        bench.driver.controller.use(policy.rules)
-
-    assert 40 * MB == look(tmp_path, it_is_changed).value("io_bound_bytes_per_second")
-
-
-def test_a_fresh_daemon_shows_every_state_and_every_total_at_zero(tmp_path):
+def test_a_fresh_daemon_shows_every_state_and_total_at_zero_and_nothing_that_was_not_measured(
+    tmp_path,
+):
     page = look(tmp_path)
 
     unfinished = {str(state) for state in JobState if not state.is_final}
@@ -160,30 +151,33 @@ def test_a_fresh_daemon_shows_every_state_and_every_total_at_zero(tmp_path):
     assert none == page.by("reason", "shadow_suspended_seconds_total")
     assert {"0": 2, "1": 2} == page.by("socket", "slots_free")
     assert 0 == page.value("starts_blocked")
+    assert {} == page.by("device", "device_busy_seconds_total")
+    assert {} == page.by("source", "sampler_success")
+    assert page.value("last_sample_timestamp_seconds") is None
+    assert page.value("io_bound_bytes_per_second") is None
 
 
-def test_slots_are_free_or_held_by_jobs_of_their_socket(tmp_path):
-    async def three_run(bench):
-        await bench.run(3)
+def test_the_bound_of_the_policy_in_force_is_shown(tmp_path):
+    async def it_is_changed(bench):
+        policy = load_policy("dynamic", overrides={}, search=(shipped("policies"),))
+        bench.driver.controller.use(policy.rules)
 
-    page = look(tmp_path, three_run)
+    assert 40 * MB == look(tmp_path, it_is_changed).value("io_bound_bytes_per_second")
+
+
+def test_slots_are_held_by_jobs_and_ended_jobs_enter_the_total(tmp_path):
+    async def three_run_and_one_ends(bench):
+        await bench.run(4)
+        bench.post(exited(bench.now_s, 1))
+        await bench.settle()
+
+    page = look(tmp_path, three_run_and_one_ends)
 
     assert {"0": 2, "1": 2} == page.by("socket", "slots")
-    assert {"0": 0, "1": 1} == page.by("socket", "slots_free")
-
-
-def test_that_the_io_of_a_job_cannot_be_read_is_shown(tmp_path):
-    async def one_cannot_be_read(bench):
-        await bench.run(2)
-        for seconds in (1.0, 2.0):
-            await bench.after(seconds)
-            bench.post(measured(bench.now_s, {JobId(1): counters(5 * MB), JobId(2): JobCounters()}))
-            await bench.settle()
-
-    page = look(tmp_path, one_cannot_be_read)
-
-    assert 0 == page.value("sampler_success", source="job_io")
-    assert 0 == page.value("silent_processes")
+    assert {"0": 1, "1": 0} == page.by("socket", "slots_free")
+    assert 3 == page.value("jobs", state="RUNNING")
+    assert 1 == page.value("jobs_finished_total", state="COMPLETED")
+    assert "COMPLETED" not in page.by("state", "jobs")
 
 
 def test_suspensions_and_their_seconds_are_told_by_reason(tmp_path):
@@ -220,13 +214,12 @@ def test_what_shadow_would_have_done_is_told_apart_from_what_was_done(tmp_path):
     assert {0} == set(page.by("reason", "suspended_seconds_total").values())
 
 
-def test_what_jobs_moved_is_told_by_disk(tmp_path):
+def test_what_jobs_moved_is_told_by_disk_and_that_it_cannot_be_read(tmp_path):
     async def two_move(bench):
         await bench.run(2)
         on_disk = msgspec.structs.replace(counters(5 * MB, 2 * MB), devices=("sda",))
-        await bench.after(1.0)
-        bench.post(measured(bench.now_s, {JobId(1): on_disk, JobId(2): counters(MB)}))
-        await bench.settle()
+        await measure(bench, 1.0, {JobId(1): on_disk, JobId(2): counters(MB)})
+        await measure(bench, 2.0, {JobId(1): on_disk, JobId(2): JobCounters()})
 
     page = look(tmp_path, two_move)
 
@@ -235,19 +228,44 @@ def test_what_jobs_moved_is_told_by_disk(tmp_path):
     assert 2 * MB == page.value("job_bytes_total", **on_sda, direction="write")
     unknown = {"socket": "0", "device": "unknown"}
     assert MB == page.value("job_bytes_total", **unknown, direction="read")
+    assert 0 == page.value("sampler_success", source="job_io")
+    assert 0 == page.value("silent_processes")
 
 
-def test_ended_jobs_leave_the_gauge_and_enter_the_total(tmp_path):
-    async def one_ends(bench):
-        await bench.run(2)
-        bench.post(exited(bench.now_s, 1))
+def test_a_device_is_shown_with_its_totals_and_samples_are_counted(tmp_path):
+    async def it_reads(bench):
+        await measure(bench, 0.0, devices={"sim0": device()})
+        after = device(reads=10, read_sectors=4000, read_ms=500, busy_ms=1000, queue_ms=6000)
+        await measure(bench, 2.0, devices={"sim0": after}, io_stall_s=1.0)
+
+    page = look(tmp_path, it_reads)
+
+    way = {"device": "sim0", "direction": "read"}
+    assert 4000 * 512 == page.value("device_bytes_total", **way)
+    assert 4000 * 512 == page.value("device_other_bytes_total", **way)
+    assert 10 == page.value("device_requests_total", **way)
+    assert 0.5 == page.value("device_request_seconds_total", **way)
+    assert 6.0 == page.value("device_queue_seconds_total", device="sim0")
+    assert 1.0 == page.value("device_busy_seconds_total", device="sim0")
+    assert {"io": 1.0} == page.by("resource", "pressure_stall_seconds_total")
+    read = {"diskstats", "io_pressure"}
+    success = page.by("source", "sampler_success")
+    assert {source: source in read for source in success if source != "job_io"} == {
+        source: bool(value) for source, value in success.items() if source != "job_io"
+    }
+    assert {"vmstat", "meminfo", "memory_pressure", *read} <= set(success)
+    assert page.value("step_duration_seconds_count") >= 2
+    assert page.value("step_duration_seconds_sum") > 0
+
+
+def test_readings_are_counted(tmp_path):
+    async def one_is_taken(bench):
+        await bench.run(1)
+        await bench.after(2.0)
+        bench.post(sampled(bench.now_s))
         await bench.settle()
 
-    page = look(tmp_path, one_ends)
-
-    assert 1 == page.value("jobs", state="RUNNING")
-    assert 1 == page.value("jobs_finished_total", state="COMPLETED")
-    assert "COMPLETED" not in page.by("state", "jobs")
+    assert 1 == look(tmp_path, one_is_taken).value("sampling_duration_seconds_count")
 
 
 def test_no_label_names_a_job_or_a_user(tmp_path):
@@ -268,8 +286,7 @@ def test_a_page_with_1000_running_jobs_holds_the_loop_for_less_than_10_ms(tmp_pa
 
     async def they_move(bench):
         await bench.run(1000)
-        bench.post(measured(bench.now_s, {job.id: counters(MB) for job in bench.state.live}))
-        await bench.settle()
+        await measure(bench, 0.0, {job.id: counters(MB) for job in bench.state.live})
         for _ in range(20):
             began_s = time.perf_counter()
             Exporter(Scene(bench.driver)).page()
@@ -279,60 +296,6 @@ def test_a_page_with_1000_running_jobs_holds_the_loop_for_less_than_10_ms(tmp_pa
 
     assert 1000 == page.value("jobs", state="RUNNING")
     assert min(took_s) < 0.010
-
-
-# -- devices and sampling --------------------------------------------------------------------------
-
-
-def test_a_device_is_shown_with_its_totals(tmp_path):
-    async def it_reads(bench):
-        bench.post(measured(bench.now_s, devices={"sim0": device()}))
-        await bench.settle()
-        await bench.after(2.0)
-        after = device(reads=10, read_sectors=4000, read_ms=500, busy_ms=1000, queue_ms=6000)
-        bench.post(measured(bench.now_s, devices={"sim0": after}, io_stall_s=1.0))
-        await bench.settle()
-
-    page = look(tmp_path, it_reads)
-
-    way = {"device": "sim0", "direction": "read"}
-    assert 4000 * 512 == page.value("device_bytes_total", **way)
-    assert 4000 * 512 == page.value("device_other_bytes_total", **way)
-    assert 10 == page.value("device_requests_total", **way)
-    assert 0.5 == page.value("device_request_seconds_total", **way)
-    assert 6.0 == page.value("device_queue_seconds_total", device="sim0")
-    assert 1.0 == page.value("device_busy_seconds_total", device="sim0")
-    assert {"io": 1.0} == page.by("resource", "pressure_stall_seconds_total")
-    assert 0 == page.value("sampler_success", source="vmstat")
-    assert 1 == page.value("sampler_success", source="diskstats")
-    assert 1 == page.value("sampler_success", source="io_pressure")
-    assert 0 == page.value("sampler_success", source="memory_pressure")
-
-
-def test_nothing_is_said_of_what_was_never_measured(tmp_path):
-    page = look(tmp_path)
-
-    assert {} == page.by("device", "device_busy_seconds_total")
-    assert {} == page.by("source", "sampler_success")
-    assert page.value("last_sample_timestamp_seconds") is None
-    assert page.value("io_bound_bytes_per_second") is None
-
-
-def test_durations_are_counted(tmp_path):
-    async def some_steps(bench):
-        await bench.run(1)
-        await bench.after(2.0)
-        bench.post(sampled(bench.now_s))
-        await bench.settle()
-
-    page = look(tmp_path, some_steps)
-
-    assert 1 == page.value("sampling_duration_seconds_count")
-    assert page.value("step_duration_seconds_count") >= 3
-    assert page.value("step_duration_seconds_sum") > 0
-
-
-# -- journal ---------------------------------------------------------------------------------------
 
 
 def test_a_journal_that_cannot_be_written_is_told_until_it_can(tmp_path):
@@ -347,11 +310,10 @@ def test_a_journal_that_cannot_be_written_is_told_until_it_can(tmp_path):
         bench.mend()
         await bench.after(5.0)
 
-    mended = look(tmp_path, it_fails_and_is_mended)
+    pages.append(look(tmp_path, it_fails_and_is_mended))
 
-    failed = pages[0]
-    assert (1, 1) == (failed.value("journal_problem"), failed.value("starts_blocked"))
-    assert (0, 0) == (mended.value("journal_problem"), mended.value("starts_blocked"))
+    told = [(page.value("journal_problem"), page.value("starts_blocked")) for page in pages]
+    assert [(1, 1), (0, 0)] == told
 
 
 def test_what_waits_for_the_disk_is_told_with_its_age(tmp_path):
@@ -369,6 +331,129 @@ def test_what_waits_for_the_disk_is_told_with_its_age(tmp_path):
 
     assert pages[0].value("journal_lag_seconds") > 0
     assert 0 == written.value("journal_lag_seconds")
+
+
+# -- totals that exist nowhere else: they say what happened, and never fall ------------------------
+
+BOUND = Reason(code="IoBound", text="too much")
+BY_HAND = Reason(code="Suspended", text="by a person")
+
+
+def step(job_id, at_s, after, reason=None):
+    return Transition(job_id=job_id, at_s=at_s, before=S.RUNNING, after=after, reason=reason)
+
+
+def told(*steps):
+    counts = Counts()
+    counts.take(Plan(transitions=steps), {})
+    return counts
+
+
+def value(counts, name, **labels):
+    return counts.registry.get_sample_value(PREFIX + name, labels)
+
+
+def stood_s(counts, now_s, name="suspended_seconds_total"):
+    """By reason, without those that are at 0."""
+    counts.count_until(now_s)
+    samples = [sample for family in counts.registry.collect() for sample in family.samples]
+    found = {s.labels["reason"]: s.value for s in samples if s.name == PREFIX + name}
+    return {code: seconds for code, seconds in found.items() if seconds}
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (
+            (
+                step(2, 12.0, S.SUSPENDED_IO, BOUND),
+                step(1, 15.0, S.RUNNING),
+                step(3, 16.0, S.SUSPENDED_USER, BY_HAND),
+            ),
+            {"IoBound": 5.0 + 38.0, "Suspended": 34.0},
+        ),
+        (  # a person takes over a hold
+            (step(1, 13.0, S.SUSPENDED_USER, BY_HAND), step(1, 20.0, S.RUNNING)),
+            {"IoBound": 3.0, "Suspended": 7.0},
+        ),
+        ((step(1, 14.0, S.OUT_OF_MEMORY),), {"IoBound": 4.0}),
+    ],
+)
+def test_suspended_time_is_summed_by_reason_until_its_end_or_the_present(steps, expected):
+    counts = told(step(1, 10.0, S.SUSPENDED_IO, BOUND), *steps)
+
+    assert expected == stood_s(counts, 50.0)
+
+
+def test_a_total_does_not_fall_when_an_end_is_told_after_a_later_scrape():
+    counts = told(step(1, 10.0, S.SUSPENDED_IO, BOUND))
+    at_scrape = stood_s(counts, 20.0)
+
+    counts.take(Plan(transitions=(step(1, 19.0, S.RUNNING),)), {})
+
+    assert at_scrape == stood_s(counts, 21.0)
+
+
+def test_jobs_that_stand_still_when_the_daemon_starts_count_from_then():
+    held = job(7, state=S.SUSPENDED_USER, at_s=1.0, reason=BY_HAND)
+
+    assert {"Suspended": 3.0} == stood_s(Counts([held, job(8)], 100.0), 103.0)
+
+
+def test_a_rule_whose_reasons_have_ever_new_codes_makes_a_bounded_number_of_series():
+    reasons = [Reason(code=f"Mine{i}", text="so") for i in range(100)]
+    found = stood_s(told(*(step(i, 1.0, S.SUSPENDED_IO, reasons[i]) for i in range(1, 100))), 2.0)
+
+    assert len(found) <= MOST_REASONS + 1
+    assert (1.0, 99.0) == (found["Mine1"], sum(found.values()))
+    assert found["other"] > 1.0
+
+
+def test_what_regulation_in_shadow_would_have_done_is_counted_apart():
+    counts = Counts()
+    for job_id, at_s, verdict, why in (
+        (1, 10.0, "suspend", BOUND),
+        (2, 12.0, "suspend", BOUND),
+        (1, 15.0, "resume", BY_HAND),
+    ):
+        shadow = ShadowStep(job_id=job_id, at_s=at_s, verdict=verdict, reason=why)
+        counts.take(Plan(shadow=(shadow,)), {})
+
+    assert {"IoBound": 5.0 + 8.0} == stood_s(counts, 20.0, "shadow_suspended_seconds_total")
+    assert {} == stood_s(counts, 20.0)
+
+
+def foretold(source, ratio, **fields):
+    """A job that was expected to move so many times what it moved."""
+    expected = Prediction(rate_bytes_per_s=ratio * 1e6, confidence=0.5, source=source)
+    io = IoTotals(read_bytes=10_000_000, written_bytes=0)
+    return job(1, state=S.COMPLETED, run_s=10.0, **({"io": io, "expected": expected} | fields))
+
+
+def test_what_was_expected_is_held_against_what_came_by_its_source():
+    counts = Counts()
+    for made in (
+        foretold("learned", 1.0),
+        foretold("learned", 3.0),
+        foretold("declared", 0.3),
+        foretold("declared", 5.0, io=IoTotals()),
+        foretold("learned", 1.0, expected=None),
+    ):
+        counts.take(Plan(transitions=(step(1, 1.0, S.COMPLETED),)), {1: made})
+        counts.take(Plan(transitions=(step(1, 1.0, S.STARTING),)), {1: made})
+
+    def bucket(source, le):
+        return value(counts, "job_io_expected_ratio_bucket", source=source, le=le)
+
+    assert [2, 1, 0] == [bucket(each, "+Inf") for each in ("learned", "declared", "imported")]
+    assert [0, 1, 1, 2] == [bucket("learned", le) for le in ("0.8", "1.25", "2.0", "4.0")]
+    assert [0, 1] == [bucket("declared", le) for le in ("0.25", "0.5")]
+    ratios = value(counts, "job_io_expected_ratio_sum", source="learned")
+    assert 4.0 == pytest.approx(ratios, abs=0.01)
+    assert 5 == value(counts, "jobs_finished_total", state="COMPLETED")
+    sources = ("declared", "learned", "imported", "unknown")
+    started = [value(counts, "job_io_expectations_total", source=each) for each in sources]
+    assert [2, 2, 0, 1] == started
 
 
 # -- the documents ---------------------------------------------------------------------------------
@@ -390,9 +475,7 @@ def documented():
 def test_the_page_has_every_metric_of_the_documentation_and_no_other(tmp_path):
     async def a_job_moves(bench):
         await bench.run(1)
-        moved = {JobId(1): counters(MB)}
-        bench.post(measured(bench.now_s, moved, {"sim0": device()}, io_stall_s=1.0))
-        await bench.settle()
+        await measure(bench, 0.0, {JobId(1): counters(MB)}, {"sim0": device()}, io_stall_s=1.0)
 
     page, known = look(tmp_path, a_job_moves), documented()
 
@@ -412,36 +495,22 @@ def names_in(text):
     return set(re.findall(rf"{PREFIX}\w+", text))
 
 
-def exported():
-    histograms = {name for name, (kind, *_) in documented().items() if kind == "histogram"}
+def test_alerts_and_dashboard_ask_for_metrics_that_exist_and_every_one_is_used_somewhere():
+    known = documented()
+    histograms = {name for name, (kind, *_) in known.items() if kind == "histogram"}
     parts = {f"{name}_{part}" for name in histograms for part in ("bucket", "sum", "count")}
-    return {*documented(), *parts}
-
-
-def test_the_alerts_ask_for_metrics_that_exist():
-    used = names_in((ROOT / "examples" / "alerts.yml").read_text())
-
-    assert used
-    assert set() == used - exported()
-
-
-def test_the_dashboard_is_valid_and_asks_for_metrics_that_exist():
     dashboard = json.loads((ROOT / "examples" / "grafana-dashboard.json").read_text())
-
     targets = [target for panel in dashboard["panels"] for target in panel["targets"]]
-    used = {name for target in targets for name in names_in(target["expr"])}
-    labels = {label for _, names, _ in documented().values() for label in names}
+    alerts = names_in((ROOT / "examples" / "alerts.yml").read_text())
+    panels = {name for target in targets for name in names_in(target["expr"])}
     shown = {name for t in targets for name in re.findall(r"{{(\w+)}}", t["legendFormat"])}
-    ids = [panel["id"] for panel in dashboard["panels"]]
-    assert used
-    assert set() == used - exported()
-    assert set() == shown - labels
-    assert len(ids) == len(set(ids))
-
-
-def test_every_metric_is_used_by_a_panel_an_alert_or_a_document():
     files = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").iterdir()]
     texts = [path.read_text() for path in files if path.name != "metrics.md"]
     used = {name.removesuffix("_bucket") for text in texts for name in names_in(text)}
 
-    assert set() == set(documented()) - used
+    assert alerts
+    assert panels
+    assert set() == (alerts | panels) - {*known, *parts}
+    assert set() == shown - {label for _, names, _ in known.values() for label in names}
+    assert len(dashboard["panels"]) == len({panel["id"] for panel in dashboard["panels"]})
+    assert set() == set(known) - used

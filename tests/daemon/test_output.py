@@ -1,16 +1,15 @@
-"""Output from its end, in lines, without reading all of it."""
+"""A job's output: all of it, from its end in lines, from where it begins, as it comes."""
 
 import contextlib
 import math
 import os
 import socket
 import threading
+from contextlib import closing
+from itertools import product
 
 import pytest
-from exploring import tries
 from harness import until
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from process import READY_S, daemon, wait_until
 from served import Served
 from stuck_exec import OPEN, silent_file_system
@@ -19,89 +18,15 @@ from iodaemon.core.job import JobId
 from iodaemon.daemon.http import output
 from iodaemon.node.sampler.proc_files import find_state
 
-PIECE = output._PIECE_BYTES
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    with closing(Served(tmp_path_factory.mktemp("output"))) as served:
+        yield served
 
 
-@contextlib.contextmanager
-def file_of(data):
-    """Its descriptor."""
-    fd = os.memfd_create("output")
-    try:
-        os.pwrite(fd, data, 0)
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def tail(data, lines):
-    with file_of(data) as fd:
-        return data[output._search(fd, len(data), lines) :]
-
-
-def expected_tail(data, lines):
-    """What tail(1) prints."""
-    return b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
-
-
-@pytest.mark.parametrize(
-    ("data", "lines", "expected"),
-    [
-        (b"", 0, b""),
-        (b"", 1, b""),
-        (b"", 10, b""),
-        (b"one\ntwo\n", 0, b""),
-        (b"one\ntwo\n", 1, b"two\n"),
-        (b"one\ntwo\n", 2, b"one\ntwo\n"),
-        (b"one\ntwo\n", 3, b"one\ntwo\n"),
-        (b"one\ntwo\n", 10**30, b"one\ntwo\n"),
-        (b"one\ntwo", 1, b"two"),
-        (b"one\ntwo", 2, b"one\ntwo"),
-        (b"one", 1, b"one"),
-        (b"\n", 1, b"\n"),
-        (b"\n\n\n", 2, b"\n\n"),
-        (b"one\n\ntwo\n", 2, b"\ntwo\n"),
-    ],
-)
-def test_so_many_lines_from_the_end(data, lines, expected):
-    assert expected == tail(data, lines)
-
-
-LONG = b"x" * (PIECE + 7)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        LONG,
-        LONG + b"\n",
-        LONG + b"\n" + LONG,
-        LONG + b"\n" + LONG + b"\n",
-        b"one\n" + b"x" * (PIECE - 1) + b"\n",
-        b"one\n" + b"x" * (PIECE - 2) + b"\n",
-        b"one\n" + b"x" * PIECE,
-        b"\n" * (PIECE + 3),
-        b"line\n" * (PIECE // 2),
-    ],
-    ids=range(9),
-)
-@pytest.mark.parametrize("lines", [0, 1, 2, 3, PIECE])
-def test_lines_longer_than_a_block_are_found_as_well(data, lines):
-    assert expected_tail(data, lines) == tail(data, lines)
-
-
-@settings(deadline=None, max_examples=tries(300))
-@given(st.lists(st.binary(max_size=5), max_size=12), st.integers(0, 15), st.integers(1, 9))
-def test_the_blocks_make_no_difference(parts, lines, piece_bytes):
-    data = b"\n".join(part.replace(b"\r", b"").replace(b"\n", b"") for part in parts)
-    whole = tail(data, lines)
-    usual, output._PIECE_BYTES = output._PIECE_BYTES, piece_bytes
-    try:
-        in_blocks = tail(data, lines)
-    finally:
-        output._PIECE_BYTES = usual
-
-    assert whole == in_blocks
-    assert whole.count(b"\n") <= lines
+def logs(served, job_id, **query):
+    return b"".join(served.client.logs(job_id, **query))
 
 
 def dechunked(body):
@@ -113,11 +38,15 @@ def dechunked(body):
     return data
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    served = Served(tmp_path_factory.mktemp("output"))
-    yield served
-    served.close()
+# -- what is sent ----------------------------------------------------------------------------------
+
+
+def test_the_output_is_the_files_bytes(served):
+    job_id = served.ended()
+    served.output(job_id, bytes(range(256)) * 4000)
+
+    for query in ({}, {"stream_name": "stderr"}, {"follow": True}):
+        assert bytes(range(256)) * 4000 == logs(served, job_id, **query)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +76,41 @@ def test_a_part_of_a_jobs_output_and_where_it_begins(served, query, expected):
     assert f"Output-Begin: {5 - len(expected)}\r\n" in answer.head + "\r\n"
 
 
+def test_output_is_followed_until_the_job_has_ended(served):
+    job_id = served.running()
+    path = served.output(job_id, b"one\n")
+    assert b"one\n" == logs(served, job_id)
+    pieces = served.client.logs(job_id, follow=True)
+
+    assert b"one\n" == next(pieces)
+    with path.open("ab") as file:
+        file.write(b"two")
+    assert b"two" == next(pieces)
+    with path.open("ab") as file:
+        file.write(b"three")
+    served.client.cancel(job_id)
+    assert b"three" == b"".join(pieces)
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_job_that_waits_can_be_followed_to_its_end(served, starts):
+    job_id = served.submit("compute=1000s", hold=True)
+    received = []
+    thread = threading.Thread(
+        target=lambda: received.extend(served.client.logs(job_id, follow=True))
+    )
+    thread.start()
+    assert wait_until(lambda: served.handlers() > 0)
+    if starts:
+        served.client.resume(job_id)
+        served.until(lambda: served.state.jobs[JobId(job_id)].attempt == 1)
+        served.output(job_id, b"at last")
+    served.client.cancel(job_id)
+    thread.join()
+
+    assert [b"at last"] * starts == received
+
+
 def test_what_follows_a_job_ends_where_its_output_begins_again(served):
     job_id = served.running()
     served.output(job_id, b"first run\n")
@@ -158,6 +122,28 @@ def test_what_follows_a_job_ends_where_its_output_begins_again(served):
 
     assert b"first run\n" == first + rest
     served.until(lambda: served.state.jobs[JobId(job_id)].state == "RUNNING")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "does not exist (any more)"),
+        ({"stdout": "/nowhere/at/all"}, "does not exist (any more)"),
+        ({"stdout": "/dev/null"}, "no regular file"),
+        ({"stdout": "/proc"}, "no regular file"),
+        ({"stdout": "/etc/passwd/x"}, "Not a directory"),
+        ({"stdout": "pipe"}, "no regular file"),
+    ],
+)
+def test_output_that_cannot_be_read_is_refused_with_the_reason(served, tmp_path, fields, expected):
+    """Reading a pipe would wait for a writer, in one of the few threads that read files."""
+    os.mkfifo(tmp_path / "pipe")
+    job_id = served.ended(**fields, cwd=str(tmp_path))
+
+    for _ in range(10):
+        status, code, message = served.ask("GET", f"/v1/jobs/{job_id}/logs").error
+        assert (400, "refused") == (status, code)
+        assert expected in message
 
 
 def test_only_the_output_that_is_no_file_of_its_submitters_is_kept_for_a_time(served):
@@ -174,44 +160,62 @@ def test_output_that_shrinks_or_grows_while_it_is_sent_does_no_harm(served):
     pieces = served.client.logs(job_id)
     first = next(pieces)
     path.write_bytes(b"y")
-
-    rest = b"".join(pieces)
-
-    assert first.startswith(b"x")
-    assert len(first) + len(rest) <= 3_000_000
-
-
-def test_a_file_that_grows_faster_than_it_is_read_is_sent_as_far_as_it_went(served):
-    job_id = served.running()
-    path = served.output(job_id, b"x" * 3_000_000)
-    received = 0
+    shrunk = first + b"".join(pieces)
+    path.write_bytes(b"x" * 3_000_000)
+    grown = 0
     for piece in served.client.logs(job_id):
-        received += len(piece)
+        grown += len(piece)
         with path.open("ab") as file:
             file.write(b"y" * 2 * len(piece))
 
-    assert 3_000_000 == received
+    assert first.startswith(b"x")
+    assert len(shrunk) <= 3_000_000 == grown
+
+
+# -- the last lines --------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def file_of(data):
+    """Its descriptor."""
+    fd = os.memfd_create("output")
+    try:
+        os.pwrite(fd, data, 0)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 2, 3, 4, 7])
+def test_the_last_lines_are_those_that_tail_prints_whatever_the_block(monkeypatch, piece_bytes):
+    monkeypatch.setattr(output, "_PIECE_BYTES", piece_bytes)
+    for letters in (each for size in range(8) for each in product(b"a\n", repeat=size)):
+        data = bytes(letters)
+        with file_of(data) as fd:
+            for lines in (0, 1, 2, 3, 5, 10**30):
+                expected = b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
+                assert expected == data[output._search(fd, len(data), lines) :], (data, lines)
 
 
 @pytest.mark.parametrize("lines", [1, 10, 10**30])
 def test_what_has_no_lines_is_searched_so_far_and_no_further(monkeypatch, lines):
-    monkeypatch.setattr(output, "LONGEST_TAIL_BYTES", 3 * PIECE + 5)
+    piece = output._PIECE_BYTES
+    monkeypatch.setattr(output, "LONGEST_TAIL_BYTES", 3 * piece + 5)
     read, asked = os.pread, []
     monkeypatch.setattr(os, "pread", lambda fd, *place: asked.append(place) or read(fd, *place))
-    with file_of(b"first\n" + b"\0" * (10 * PIECE)) as fd:
-        begin = output._search(fd, 10 * PIECE + 6, lines)
+    with file_of(b"first\n" + b"\0" * (10 * piece)) as fd:
+        begin = output._search(fd, 10 * piece + 6, lines)
 
-    assert 7 * PIECE + 6 - 5 == begin == min(at for _, at in asked)
-    assert 3 * PIECE + 5 == sum(size for size, _ in asked)
+    assert 7 * piece + 6 - 5 == begin == min(at for _, at in asked)
+    assert 3 * piece + 5 == sum(size for size, _ in asked)
 
 
 def test_terabytes_of_nothing_are_searched_no_longer_than_other_output(tmp_path):
     path = tmp_path / "sparse"
     path.touch()
     os.truncate(path, 2**41)
-    begin = output._find_tail(path, 2**41, 10)
 
-    assert 2**41 - output.LONGEST_TAIL_BYTES == begin
+    assert 2**41 - output.LONGEST_TAIL_BYTES == output._find_tail(path, 2**41, 10)
 
 
 def test_a_search_holds_up_its_users_searches_and_nobody_elses_question(served, monkeypatch):

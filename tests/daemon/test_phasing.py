@@ -5,7 +5,6 @@ import socket
 import threading
 
 import pytest
-from served import Served
 
 from iodaemon import phase
 from iodaemon.core import event as ev
@@ -15,47 +14,43 @@ EXCLUSIVE = {"rule": "exclusive"}
 
 
 @pytest.fixture
-def served(tmp_path):
-    server = Served(tmp_path)
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def exclusive(tmp_path):
-    server = Served(tmp_path, regulation=EXCLUSIVE)
-    yield server
-    server.close()
+def exclusive(serve):
+    return serve(regulation=EXCLUSIVE)
 
 
 class InJob:
     """The module as one job's program calls it, in a thread, to be looked at meanwhile."""
 
-    def __init__(self, served, job_id, monkeypatch=None, **options):
-        self.job_id = job_id
+    def __init__(self, api, job_id, *, timeout_s=None, patience_s=20.0):
         self.outcome = []
-        self._ask = lambda: phase._ask(
-            {"phase": "io", "expect_bytes": None},
-            timeout_s=options.get("timeout_s"),
-            patience_s=options.get("patience_s", 20.0),
-            api=served.socket_path,
-            job=str(job_id),
-        )
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
 
-    def _run(self):
-        try:
-            self._ask()
-        except phase.NoTurn as error:
-            self.outcome.append(error.why)
-        else:
-            self.outcome.append("turn")
+        def run():
+            asked = {"timeout_s": timeout_s, "patience_s": patience_s, "api": api}
+            try:
+                phase._ask({"phase": "io", "expect_bytes": None}, **asked, job=str(job_id))
+            except phase.NoTurn as error:
+                self.outcome.append(error.why)
+            else:
+                self.outcome.append("turn")
+
+        self._thread = threading.Thread(target=run)
+        self._thread.start()
 
     def join(self):
         self._thread.join(20.0)
         assert not self._thread.is_alive()
         return self.outcome[0]
+
+
+def in_job(served, job_id, **options):
+    return InJob(served.socket_path, job_id, **options)
+
+
+def contended(served):
+    """Two jobs that run, of which the first has its turn."""
+    first, second = served.running(), served.running()
+    assert in_job(served, first).join() == "turn"
+    return first, second
 
 
 def done(served, job_id):
@@ -73,14 +68,6 @@ def asking(served, job_id, expect_bytes=None):
     return client
 
 
-def hear_heartbeats(client):
-    """What comes until five of them have come."""
-    received = b""
-    while received.count(b"\n\r\n") < 5:
-        received += client.recv(1 << 16)
-    return received
-
-
 def of(served, job_id):
     return served.state.jobs[JobId(job_id)].phase
 
@@ -96,13 +83,12 @@ def has_turn(served, job_id):
 def test_without_a_rule_that_gives_turns_everybody_has_one_at_once(served):
     first, second = served.running(), served.running()
 
-    assert ["turn", "turn"] == [InJob(served, i).join() for i in (first, second)]
+    assert ["turn", "turn"] == [in_job(served, i).join() for i in (first, second)]
 
 
 def test_one_at_a_time(exclusive):
-    first, second = exclusive.running(), exclusive.running()
-    assert InJob(exclusive, first).join() == "turn"
-    other = InJob(exclusive, second)
+    first, second = contended(exclusive)
+    other = in_job(exclusive, second)
     waits(exclusive, second)
     record = exclusive.client.job(second)
     why = exclusive.client.why(second)
@@ -128,8 +114,7 @@ def test_what_is_expected_is_kept(exclusive):
 
 
 def test_a_client_that_is_gone_waits_no_longer(exclusive):
-    first, second = exclusive.running(), exclusive.running()
-    InJob(exclusive, first).join()
+    first, second = contended(exclusive)
     client = asking(exclusive, second)
     waits(exclusive, second)
     client.close()
@@ -139,9 +124,8 @@ def test_a_client_that_is_gone_waits_no_longer(exclusive):
 
 
 def test_of_two_clients_of_one_job_one_may_go(exclusive):
-    first, second = exclusive.running(), exclusive.running()
-    InJob(exclusive, first).join()
-    stays = InJob(exclusive, second)
+    first, second = contended(exclusive)
+    stays = in_job(exclusive, second)
     goes = asking(exclusive, second)
     exclusive.until(lambda: exclusive.context.phase_waits[JobId(second)] == 2)
     goes.close()
@@ -155,8 +139,7 @@ def test_of_two_clients_of_one_job_one_may_go(exclusive):
 @pytest.mark.parametrize("order", ["its turn first", "its end first"])
 def test_a_turn_that_nobody_was_told_of_is_given_back(exclusive, order):
     """The client goes in the very moment in which its turn comes."""
-    first, second = exclusive.running(), exclusive.running()
-    InJob(exclusive, first).join()
+    first, second = contended(exclusive)
     client = asking(exclusive, second)
     waits(exclusive, second)
 
@@ -173,9 +156,9 @@ def test_a_turn_that_nobody_was_told_of_is_given_back(exclusive, order):
 
 
 def test_the_end_of_a_job_gives_its_turn_to_the_next_and_answers_its_clients(exclusive):
-    first, second, third = (exclusive.running() for _ in range(3))
-    InJob(exclusive, first).join()
-    waiting, ended = InJob(exclusive, second), InJob(exclusive, third)
+    first, second = contended(exclusive)
+    third = exclusive.running()
+    waiting, ended = in_job(exclusive, second), in_job(exclusive, third)
     waits(exclusive, second)
     waits(exclusive, third)
     exclusive.client.cancel(third, grace_s=0.0)
@@ -185,104 +168,67 @@ def test_the_end_of_a_job_gives_its_turn_to_the_next_and_answers_its_clients(exc
     assert waiting.join() == "turn"
 
 
-def test_a_client_looks_for_the_daemon_that_went_away(tmp_path):
-    served = Served(tmp_path, regulation=EXCLUSIVE)
-    first, second = served.running(), served.running()
-    InJob(served, first).join()
-    waiting = InJob(served, second)
+def test_a_client_looks_for_the_daemon_that_went_away(serve):
+    served = serve(regulation=EXCLUSIVE)
+    first, second = contended(served)
+    waiting = in_job(served, second)
     waits(served, second)
-    served.close()
 
-    again = Served(tmp_path, regulation=EXCLUSIVE)
-    try:
-        waits(again, second)
-        assert of(again, first).granted_s is not None, "a turn that was given is still had"
-        done(again, first)
-        assert waiting.join() == "turn"
-    finally:
-        again.close()
+    again = serve(regulation=EXCLUSIVE)
+    waits(again, second)
+    assert of(again, first).granted_s is not None, "a turn that was given is still had"
+    done(again, first)
+    assert waiting.join() == "turn"
 
 
-def test_without_a_daemon_it_goes_on_after_a_while(tmp_path):
-    class Nobody:
-        socket_path = str(tmp_path / "none.sock")
-
-    assert InJob(Nobody, 1, patience_s=0.3).join() == "daemon"
-
-
-def test_a_daemon_that_is_deaf_is_no_daemon(tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_there", [False, True], ids=["none", "deaf"])
+def test_without_a_daemon_that_answers_it_goes_on_after_a_while(tmp_path, monkeypatch, is_there):
     monkeypatch.setattr(phase, "_SILENCE_S", 0.05)
-
-    class Deaf:
-        socket_path = str(tmp_path / "deaf.sock")
-
     with socket.socket(socket.AF_UNIX) as deaf:
-        deaf.bind(Deaf.socket_path)
-        deaf.listen()
+        if is_there:
+            deaf.bind(str(tmp_path / "iod.sock"))
+            deaf.listen()
 
-        assert InJob(Deaf, 1, patience_s=0.3).join() == "daemon"
+        assert InJob(str(tmp_path / "iod.sock"), 1, patience_s=0.3).join() == "daemon"
 
 
 def test_while_it_waits_a_client_hears_that_the_daemon_lives(exclusive, monkeypatch):
+    """The answer with these heartbeats is one JSON document."""
     exclusive.context.heartbeat_s = 0.02
     monkeypatch.setattr(phase, "_SILENCE_S", 1.0)
-    first, second = exclusive.running(), exclusive.running()
-    InJob(exclusive, first).join()
+    first, second = contended(exclusive)
+    waiting = in_job(exclusive, second)
+    waits(exclusive, second)
     with asking(exclusive, second) as client:
-        received = hear_heartbeats(client)
+        received = b""
+        while received.count(b"\n\r\n") < 5:
+            received += client.recv(1 << 16)
         done(exclusive, first)
         while b"0\r\n\r\n" not in received:
             received += client.recv(1 << 16)
 
     assert b'"granted":true' in received
-
-
-def test_the_answer_with_heartbeats_is_one_json_document(exclusive):
-    exclusive.context.heartbeat_s = 0.02
-    first, second = exclusive.running(), exclusive.running()
-    InJob(exclusive, first).join()
-    waiting = InJob(exclusive, second)
-    waits(exclusive, second)
-    with asking(exclusive, second) as beside:
-        hear_heartbeats(beside)
-        done(exclusive, first)
-
-        assert waiting.join() == "turn"
+    assert waiting.join() == "turn"
 
 
 def test_it_waits_no_longer_than_it_said(exclusive):
-    first, second = exclusive.running(), exclusive.running()
-    InJob(exclusive, first).join()
+    _, second = contended(exclusive)
 
-    assert InJob(exclusive, second, timeout_s=0.3).join() == "timeout"
+    assert in_job(exclusive, second, timeout_s=0.3).join() == "timeout"
     exclusive.until(lambda: of(exclusive, second) is None)
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        (b"{}", "phase"),
-        (b'{"phase": "io", "expect_bytes": -1}', "expect_bytes"),
-        (
-            b'{"phase": "io", "expect_bytes": 9223372036854775808}',
-            "expect_bytes must be at most",
-        ),
-        (b'{"phase": "out"}', "phase"),
-        (b'{"phase": "io", "what": 1}', "what"),
-        (b"\xff", "the request is no JSON"),
-    ],
-)
-def test_a_malformed_request_is_refused(exclusive, body, said):
-    job_id = exclusive.running()
-    status, code, message = exclusive.ask("POST", f"/v1/jobs/{job_id}/phase", body).error
-
-    assert (400, "refused") == (status, code)
-    assert said in message
-
-
-def test_a_job_that_does_not_run_has_no_phases(exclusive):
-    job_id = exclusive.ended()
-    answer = exclusive.ask("POST", f"/v1/jobs/{job_id}/phase", b'{"phase": "io"}')
-
-    assert "only a job that runs does I/O" in answer.error[2]
-    assert exclusive.ask("POST", "/v1/jobs/99/phase", b'{"phase": "io"}').error[0] == 404
+def test_a_request_that_is_wrong_or_of_a_job_that_does_not_run_is_refused(exclusive):
+    ended, job_id = exclusive.ended(), exclusive.running()
+    for number, body, status, said in (
+        (job_id, b"{}", 400, "phase"),
+        (job_id, b'{"phase": "io", "expect_bytes": -1}', 400, "expect_bytes"),
+        (job_id, b'{"phase": "io", "expect_bytes": %d}' % 2**63, 400, "must be at most"),
+        (job_id, b'{"phase": "out"}', 400, "phase"),
+        (job_id, b'{"phase": "io", "what": 1}', 400, "what"),
+        (job_id, b"\xff", 400, "the request is no JSON"),
+        (ended, b'{"phase": "io"}', 400, "only a job that runs does I/O"),
+        (99, b'{"phase": "io"}', 404, "no job 99"),
+    ):
+        found, _, message = exclusive.ask("POST", f"/v1/jobs/{number}/phase", body).error
+        assert (status, True) == (found, said in message), message

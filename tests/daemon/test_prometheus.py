@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -110,22 +109,10 @@ class Prometheus:
             return get(self.port, "/-/ready")
 
     def query(self, expression):
-        """Labels and value of each series; fails where the expression is no query."""
-        return [(each["metric"], each["value"][1]) for each in self._results(expression)]
-
-    def scrapes(self, name):
-        """Time and value of the only series of this name at each scrape of the last minute, s."""
-        [series] = self._results(f"{name}[1m]") or [{"values": []}]
-        return [(at_s, float(value)) for at_s, value in series["values"]]
-
-    def _results(self, expression):
+        """Labels and value of each series."""
         words = urllib.parse.urlencode({"query": expression})
-        try:
-            answer = json.loads(get(self.port, f"/api/v1/query?{words}"))
-        except urllib.error.HTTPError as error:
-            with error:
-                pytest.fail(f"{expression}: {error.read().decode()}")
-        return answer["data"]["result"]
+        answer = json.loads(get(self.port, f"/api/v1/query?{words}"))
+        return [(each["metric"], each["value"][1]) for each in answer["data"]["result"]]
 
 
 @pytest.fixture(scope="module")
@@ -145,35 +132,6 @@ def test_prometheus_scrapes_the_daemon_and_answers_with_what_the_state_says(prom
     assert ("2", "iodaemon") == (value, labels["job"])
     assert ["1"] == [v for _, v in prometheus.query('iodaemon_jobs{state="SUSPENDED_USER"}')]
     assert ["1"] == [v for _, v in prometheus.query("up")]
-
-
-@pytest.mark.slow
-def test_prometheus_sees_suspended_time_grow_as_fast_as_time(prometheus):
-    """Between two scrapes, but for how long these took and for the age of a page."""
-    name = 'iodaemon_suspended_seconds_total{reason="Suspended"}'
-    until(lambda: len(prometheus.scrapes(name)) > 3, "some scrapes")
-    (first_s, before_s), *_, (last_s, after_s) = prometheus.scrapes(name)
-    took_s = dict(prometheus.scrapes("scrape_duration_seconds"))
-
-    inexact_s = TIMESLICE_S + took_s[first_s] + took_s[last_s]
-    assert after_s - before_s == pytest.approx(last_s - first_s, abs=inexact_s + 0.01)
-
-
-def expressions():
-    dashboard = json.loads((EXAMPLES / "grafana-dashboard.json").read_text())
-    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-
-
-@pytest.mark.parametrize("expression", expressions())
-def test_a_query_of_the_dashboard_is_understood(prometheus, expression):
-    name = re.search(r"iodaemon_\w+", expression)[0]
-    plain = expression.replace("$__rate_interval", "1m").replace("$instance", ".+")
-
-    prometheus.query(plain.replace('instance="', 'instance=~"'))  # fails where it is not
-
-    known = json.loads(get(prometheus.port, "/api/v1/label/__name__/values"))["data"]
-    may_be_absent = {"iodaemon_io_bound_bytes_per_second", "iodaemon_pressure_stall_seconds_total"}
-    assert name in {*known, *may_be_absent}
 
 
 def test_the_example_alerts_are_loaded_and_none_fires_at_a_daemon_that_is_well(prometheus):
@@ -204,14 +162,10 @@ def promtool(tool, *words, **options):
 
 def test_promtool_finds_nothing_to_say_about_the_metrics(tool, daemon_port):
     checked = promtool(tool, "check", "metrics", input=get(daemon_port, "/metrics"))
+    bad = promtool(tool, "check", "metrics", input="# TYPE badName counter\nbadName 1\n")
 
     assert (0, "", "") == (checked.returncode, checked.stdout, checked.stderr)
-
-
-def test_promtool_does_look_at_the_metrics(tool):
-    checked = promtool(tool, "check", "metrics", input="# TYPE badName counter\nbadName 1\n")
-
-    assert 0 != checked.returncode
+    assert 0 != bad.returncode
 
 
 def test_promtool_accepts_the_example_configuration_and_its_rules(tool):

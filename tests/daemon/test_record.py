@@ -1,22 +1,18 @@
 """Jobs as the API shows them."""
 
-import re
 import shlex
-import typing
 from pathlib import Path
 
 import msgspec
 import pytest
 from builders import FirstFit, InOrder, Rig, Script, counters, job, platform, reason, sampled
 
-from iodaemon.api import model
-from iodaemon.core.job import LIVE, SUSPENDED, Exit, JobState, Phase, Reason
+from iodaemon.core.job import LIVE, SUSPENDED, Exit, JobState, Phase
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
 from iodaemon.daemon.account import user_name
 from iodaemon.daemon.http.record import job_record, load_line, output_path, shell_code
 
-API = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
 OUTPUTS = Path("/state/output")
 
 
@@ -24,89 +20,6 @@ def record(made, now_s=100.0):
     state = State(platform(2, 2))
     state.add(made)
     return job_record(made, state, now_s, OUTPUTS)
-
-
-def measured(*jobs):
-    """These jobs after some timeslices in which each read 100 and wrote 10 bytes a second."""
-    rig = Rig(State(platform(2, 2)))
-    for made in jobs:
-        rig.state.add(made)
-    for second in range(4):
-        moved = counters(second * 100, second * 10)
-        rig.step(sampled(float(second), {made.id: moved for made in rig.state.live}))
-    return rig.state
-
-
-def documented(name):
-    """The words of a paragraph of docs/api.md such as ``JOB: `id name ...```."""
-    text = re.search(rf"^{name}[^`]*`([^`]*)`", API, re.MULTILINE)[1]
-    return re.sub(r"\{[^}]*\}", "", text).split()
-
-
-def inner(name):
-    """The keys in braces after a word of JOB."""
-    return re.search(rf"\b{name}\{{([^}}]*)\}}", API)[1].split(",")
-
-
-# -- documentation, daemon and client agree -------------------------------------------------------
-
-
-def test_a_job_has_the_documented_keys_and_no_others():
-    assert documented("JOB") == list(record(job()))
-    assert sorted(documented("JOB")) == sorted(typing.get_type_hints(model.Job))
-
-
-@pytest.mark.parametrize(
-    ("name", "model_type"),
-    [
-        ("reason", model.Reason),
-        ("bandwidth", model.Bandwidth),
-        ("predicted", model.Predicted),
-        ("expected", model.Expected),
-    ],
-)
-def test_the_objects_within_a_job_have_the_documented_keys(name, model_type):
-    state = measured(job(1, state=JobState.RUNNING))
-    shown = job_record(state.jobs[1], state, 3.0, OUTPUTS)
-    why = Reason(code="Suspended", text="suspended by u", cure="'iod resume 2'")
-    shown["reason"] = record(job(2, state=JobState.HELD, reason=why))["reason"]
-
-    assert inner(name) == list(shown[name])
-    assert inner(name) == list(typing.get_type_hints(model_type))
-
-
-def test_a_phase_has_the_documented_keys_and_its_wait_a_length():
-    waiting = job(state=JobState.RUNNING, phase=Phase(asked_s=40.0, expect_bytes=5))
-    shown = record(waiting)
-
-    assert {"asked_s": 40.0, "expect_bytes": 5, "granted_s": None} == shown["phase"]
-    assert inner("phase") == list(shown["phase"]) == list(typing.get_type_hints(model.Phase))
-    assert "waits for its turn to do I/O, for 1m" == shown["reason"]["text"]
-
-
-def test_a_hint_has_the_documented_keys():
-    keys = re.search(r"^HINT: `([^`]*)`", API, re.MULTILINE)[1].replace("{...}", "").split()
-
-    assert list(typing.get_type_hints(model.Hint)) == keys
-
-
-def test_the_load_line_has_the_documented_keys_and_no_others():
-    rules = Rules(name="test", admission=InOrder(), placement=FirstFit(), regulation=Script())
-    paragraph = re.search(r"^`node` in the answer.*?\n\n", API, re.MULTILINE | re.DOTALL)[0]
-    keys = re.findall(r"`(\w+)`", paragraph.split(":", 1)[1])
-
-    line = load_line(State(platform(2, 2)), rules)
-
-    assert keys == list(line)
-    assert keys == list(typing.get_type_hints(model.LoadLine))
-
-
-def test_client_and_daemon_know_the_same_states():
-    assert {str(state): state.code for state in JobState} == model.STATE_CODES
-    assert {str(state) for state in JobState if state.is_final} == model.FINAL_STATES
-
-
-# -- values ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("state", sorted(JobState))
@@ -120,15 +33,20 @@ def test_a_job_in_any_state_can_be_shown(state):
 
 
 def test_every_state_that_neither_runs_nor_is_over_has_a_reason():
-    silent = [
+    silent = {
         state
         for state in JobState
-        if not state.is_final
-        and state not in (JobState.RUNNING, JobState.STARTING)
-        and record(job(1, state=state))["reason"] is None
-    ]
+        if not state.is_final and record(job(1, state=state))["reason"] is None
+    }
 
-    assert [] == silent
+    assert silent <= {JobState.RUNNING, JobState.STARTING}
+
+
+def test_the_wait_for_a_turn_has_a_length():
+    shown = record(job(state=JobState.RUNNING, phase=Phase(asked_s=40.0, expect_bytes=5)))
+
+    assert {"asked_s": 40.0, "expect_bytes": 5, "granted_s": None} == shown["phase"]
+    assert "waits for its turn to do I/O, for 1m" == shown["reason"]["text"]
 
 
 def test_a_job_that_only_the_journal_knows_is_shown_as_it_ended():
@@ -161,9 +79,7 @@ def test_what_stands_still_moves_nothing_whatever_the_last_slice_says(rig, stopp
 def test_the_present_suspension_counts_from_its_beginning(state):
     key = {"SUSPENDED_IO": "suspended_io_s", "SUSPENDED_USER": "suspended_user_s"}[state]
 
-    shown = record(job(1, state=state, at_s=40.0, **{key: 5.0}))
-
-    assert 65.0 == shown[key]
+    assert 65.0 == record(job(1, state=state, at_s=40.0, **{key: 5.0}))[key]
 
 
 @pytest.mark.parametrize(
@@ -195,18 +111,17 @@ def test_a_suspend_on_its_way_carries_dots():
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({"attempt": 0}, (None, None)),
-        ({"attempt": 2}, ("/state/output/7.2", "/state/output/7.2")),
-        ({"cwd": "/w", "stdout": "o.%j"}, ("/w/o.7", "/w/o.7")),
-        ({"cwd": "/w", "stdout": "/a/%j", "stderr": "e"}, ("/a/7", "/w/e")),
-        ({"cwd": "/w", "stderr": "e"}, (None, "/w/e")),
+        ({"attempt": 0}, [None, None]),
+        ({"attempt": 2}, ["/state/output/7.2", "/state/output/7.2"]),
+        ({"cwd": "/w", "stdout": "o.%j"}, ["/w/o.7", "/w/o.7"]),
+        ({"cwd": "/w", "stdout": "/a/%j", "stderr": "e"}, ["/a/7", "/w/e"]),
+        ({"cwd": "/w", "stderr": "e"}, [None, "/w/e"]),
     ],
 )
 def test_where_the_output_is(fields, expected):
-    made = job(7, **fields)
-    found = [output_path(made, OUTPUTS, stream) for stream in ("stdout", "stderr")]
+    found = [output_path(job(7, **fields), OUTPUTS, name) for name in ("stdout", "stderr")]
 
-    assert expected == tuple(None if path is None else str(path) for path in found)
+    assert expected == [None if path is None else str(path) for path in found]
 
 
 @pytest.mark.parametrize(
@@ -234,23 +149,22 @@ def test_a_job_without_a_name_is_called_by_its_script(line, name):
 
 
 def test_a_uid_without_a_name_is_shown_as_a_number():
-    assert "root" == user_name(0)
-    assert "3999999999" == user_name(3999999999)
+    assert ("root", "3999999999") == (user_name(0), user_name(3999999999))
 
 
 def test_the_load_line_counts_jobs_slots_and_bytes():
-    state = measured(
-        job(1, state=JobState.RUNNING), job(2, state=JobState.RUNNING), job(3, state=JobState.HELD)
-    )
+    """After some timeslices in which each job read 100 and wrote 10 bytes a second."""
+    rig = Rig(State(platform(2, 2)))
+    for number, state in enumerate((JobState.RUNNING, JobState.RUNNING, JobState.HELD), 1):
+        rig.state.add(job(number, state=state))
+    for second in range(4):
+        moved = counters(second * 100, second * 10)
+        rig.step(sampled(float(second), {made.id: moved for made in rig.state.live}))
     rules = Rules(name="mine", admission=InOrder(), placement=FirstFit(), regulation=Script())
 
-    line = load_line(state, rules)
+    line = load_line(rig.state, rules)
 
-    assert ("mine", 1.0, None) == (
-        line["policy"],
-        line["timeslice_s"],
-        line["io_bound_bytes_per_s"],
-    )
-    assert (4, 2) == (line["slots"], line["slots_free"])
-    assert (200.0, 20.0) == (line["read_bytes_per_s"], line["written_bytes_per_s"])
-    assert (2, 1, 0) == tuple(line["states"][s] for s in ("RUNNING", "HELD", "LOST"))
+    expected = {"policy": "mine", "timeslice_s": 1.0, "io_bound_bytes_per_s": None, "slots": 4}
+    expected |= {"slots_free": 2, "read_bytes_per_s": 200.0, "written_bytes_per_s": 20.0}
+    assert expected.items() <= line.items()
+    assert [2, 1, 0] == [line["states"][state] for state in ("RUNNING", "HELD", "LOST")]

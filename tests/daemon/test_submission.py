@@ -7,7 +7,6 @@ from builders import platform
 from decoding import decode_submission
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from served import Served
 
 from iodaemon.core.job import JobId, JobState
 from iodaemon.daemon.http.refusal import Misstated
@@ -22,28 +21,12 @@ from iodaemon.errors import RequestError
 MACHINE = platform(2, 4)
 
 
-@pytest.fixture
-def served(tmp_path):
-    served = Served(tmp_path)
-    yield served
-    served.close()
-
-
 def body(*jobs, **others):
     return json.dumps({"jobs": list(jobs), **others}).encode()
 
 
 def spec(**fields):
     return {"command": ["true"], **fields}
-
-
-def refused(data):
-    with pytest.raises(RequestError) as caught:
-        decode_submission(data, MACHINE)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 400
-    return message
 
 
 def made(submitted, uid=1000):
@@ -53,14 +36,10 @@ def made(submitted, uid=1000):
 
 def test_a_command_is_all_that_is_needed():
     job = made(spec())
+    said = job.spec
 
     assert (3, 1000, JobState.PENDING, 5.0) == (job.id, job.uid, job.state, job.submitted_s)
-    assert (("true",), "/", 1, 0o022) == (
-        job.spec.command,
-        job.spec.cwd,
-        job.spec.cpus,
-        job.spec.umask,
-    )
+    assert (("true",), "/", 1, 0o022) == (said.command, said.cwd, said.cpus, said.umask)
 
 
 def test_all_that_can_be_said_of_a_job_is_kept():
@@ -145,10 +124,17 @@ def test_a_held_job_waits_for_its_resume():
         (body(spec(), environment={"": "x"}), "environment variable '' cannot be set"),
         (body(spec(), environment={"A=B": "x"}), "environment variable 'A=B' cannot be set"),
         (body(spec(), environment={"A": "\0"}), "environment variable 'A' cannot be set"),
+        (body(spec(), spec(), spec(command=[""])), "job 3 of 3: the command is empty"),
+        (body(*[spec()] * 100_001), "100001 jobs in one submission; send 1 to 100000"),
     ],
 )
-def test_what_cannot_be_run_is_refused_with_the_place_in_it(data, expected):
-    assert expected in refused(data)
+def test_what_cannot_be_run_is_refused_in_a_line_with_the_place_in_it(data, expected):
+    with pytest.raises(RequestError) as caught:
+        decode_submission(data, MACHINE)
+
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize(
@@ -275,16 +261,6 @@ def test_whatever_numbers_are_given_the_job_is_taken_with_a_hint_that_can_be_or_
     assert not warnings or kept.declared is None
 
 
-def test_too_many_jobs_are_refused():
-    data = b'{"jobs":[' + b",".join([b'{"command":["a"]}'] * 100_001) + b"]}"
-
-    assert "100001 jobs in one submission; send 1 to 100000" == refused(data)
-
-
-def test_a_bad_job_among_many_is_named():
-    assert "job 3 of 3: the command is empty" in refused(body(spec(), spec(), spec(command=[""])))
-
-
 def test_an_environment_has_one_key_whatever_its_order():
     assert environment_key({"A": "1", "B": "2"}) == environment_key({"B": "2", "A": "1"})
     assert environment_key({"A": "1"}) != environment_key({"A": "2"})
@@ -333,9 +309,12 @@ def test_a_job_without_walltime_gets_the_default_one_and_its_submitter_is_told()
 
 
 @pytest.mark.parametrize(("has_limit", "count"), [(True, 0), (False, 1)])
-def test_a_memory_limit_that_nothing_keeps_is_told_to_its_submitter(has_limit, count):
+def test_a_memory_limit_that_nothing_keeps_is_told_to_its_submitter(serve, has_limit, count):
     jobs = [SubmittedJob(command=("x",), memory_bytes=size) for size in (None, 1 << 30, 1 << 31)]
+    served = serve(controls={"memory": has_limit})
+    limited = spec(command=["exit=0"], memory_bytes=1 << 30)
 
     assert count == len(adjust(jobs, None, {"memory": has_limit})[1])
     assert [] == adjust(jobs[:1], None, {"memory": has_limit})[1]
     assert [] == adjust(jobs, None, {})[1]
+    assert count == len(served.client.submit_warned([limited], {}).get("warnings", []))

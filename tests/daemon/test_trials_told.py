@@ -4,7 +4,6 @@ import os
 
 import msgspec
 import pytest
-from served import Served
 
 from iodaemon.api.hints import forget_hints, list_hints
 from iodaemon.core.decision import (
@@ -65,26 +64,18 @@ class Heeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @pytest.fixture
-def serve(tmp_path):
-    """Makes daemons on one journal, one after the other."""
-    made = []
+def learning(serve):
+    """Makes daemons on one journal, one after the other, whose regulation learns."""
 
-    def serve(**options):
-        while made:
-            made.pop().close()
-        served = Served(tmp_path, **options)
-        made.append(served)
+    def make(**options):
+        served = serve(**options)
         controller = served.driver.controller
-        rules = controller.rules
-        rules = msgspec.structs.replace(
-            rules, regulation=Learns(), admission=Heeds(inner=rules.admission)
-        )
+        admission = Heeds(inner=controller.rules.admission)
+        rules = msgspec.structs.replace(controller.rules, regulation=Learns(), admission=admission)
         served.call(lambda: controller.use(rules))
         return served
 
-    yield serve
-    while made:
-        made.pop().close()
+    return make
 
 
 def kinds(served):
@@ -113,8 +104,8 @@ def trials(served):
     return [event for event in told if event["kind"] == "trial"]
 
 
-def test_a_trial_is_an_event_and_a_job_that_waits_for_it_is_told(serve):
-    served = serve()
+def test_a_trial_is_an_event_and_a_job_that_waits_for_it_is_told(learning):
+    served = learning()
     tried(served)
     served.running("compute=900s")
     waiting = served.submit("compute=900s")
@@ -131,8 +122,8 @@ def test_a_trial_is_an_event_and_a_job_that_waits_for_it_is_told(serve):
     assert [msgspec.to_builtins(LIMIT)] == answer["limits"] == served.client.node()["limits"]
 
 
-def test_in_shadow_a_trial_is_told_and_nothing_is_limited(serve):
-    served = serve(mode=Mode.SHADOW)
+def test_in_shadow_a_trial_is_told_and_nothing_is_limited(learning):
+    served = learning(mode=Mode.SHADOW)
     served.running("compute=900s")
     served.running("compute=900s")
     tried(served)
@@ -141,13 +132,13 @@ def test_in_shadow_a_trial_is_told_and_nothing_is_limited(serve):
     assert ([], {}) == (served.client.node()["limits"], kinds(served))
 
 
-def test_what_was_learned_is_shown_to_be_its_users_and_outlives_the_daemon(serve):
-    served = serve()
+def test_what_was_learned_is_shown_to_be_its_users_and_outlives_the_daemon(learning):
+    served = learning()
     served.running("compute=900s")
     learned(served)
     [first] = kinds(served).values()
 
-    again = kinds(serve())[first["key"]]
+    again = kinds(learning())[first["key"]]
 
     assert (2, 6, 2.6, 2, os.geteuid()) == tuple(
         first[name] for name in ("limit", "too_many", "gain", "tries", "uid")
@@ -155,23 +146,15 @@ def test_what_was_learned_is_shown_to_be_its_users_and_outlives_the_daemon(serve
     assert first == again
 
 
-def test_what_was_learned_can_be_forgotten_for_good(serve):
-    served = serve()
+def test_what_was_learned_can_be_forgotten_for_good_by_whose_it_is(learning):
+    served = learning()
     job_id = served.running("compute=900s")
     learned(served)
-    served.client.cancel(job_id, grace_s=0.0)
     [key] = kinds(served)
+    assert [] == forget_hints(served.client, [key], os.geteuid() + 1)
+    assert [key] == list(kinds(served))
+    served.client.cancel(job_id, grace_s=0.0)
 
     assert [key] == forget_hints(served.client, [key, "like:nothing"])
     served.until(lambda: len(served.state.lessons) == 0)
-    assert {} == kinds(serve())
-
-
-def test_another_users_lessons_are_not_ones_own_to_forget(serve):
-    served = serve()
-    served.running("compute=900s")
-    learned(served)
-    [key] = kinds(served)
-
-    assert [] == forget_hints(served.client, [key], os.geteuid() + 1)
-    assert [key] == list(kinds(served))
+    assert {} == kinds(learning())

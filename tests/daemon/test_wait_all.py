@@ -13,13 +13,6 @@ from iodaemon.daemon.http.context import LONGEST_BACK_S, WaitMarks
 ANN, BOB = 1000, 1001
 
 
-@pytest.fixture
-def served(tmp_path):
-    served = Served(tmp_path)
-    yield served
-    served.close()
-
-
 def wait_all(served, *words):
     return main(["--api", served.socket_path, "wait", "all", *words])
 
@@ -27,29 +20,17 @@ def wait_all(served, *words):
 # -- the command ---------------------------------------------------------------------------------
 
 
-def test_a_failure_before_anybody_waits_is_counted_and_told_once(served, capsys):
+def test_a_failure_is_counted_and_told_once_whenever_it_came(served, capsys):
     failed = served.ended("exit=3")
     served.ended("exit=0")
 
     assert 3 == wait_all(served)
     assert f"job {failed} FAILED" in capsys.readouterr().err
     assert 0 == wait_all(served)
-
-
-def test_a_job_that_ends_while_it_is_waited_for_is_not_told_again(served):
-    job_id = served.submit("compute=0.3s", "exit=4")
-
-    assert 4 == wait_all(served)
-    assert served.client.job(job_id)["shell_code"] == 4
-    assert 0 == wait_all(served)
-
-
-def test_a_failed_job_that_was_requeued_counts_again(served):
-    failed = served.ended("exit=3")
-    assert 3 == wait_all(served)
+    served.submit("compute=0.3s", "exit=4")  # it ends while it is waited for
+    assert [4, 0] == [wait_all(served), wait_all(served)]
     served.client.requeue(failed)
     assert served.client.wait([failed], timeout_s=20)["finished"]
-
     assert 3 == wait_all(served)
 
 
@@ -80,19 +61,14 @@ def test_an_age_is_judged_by_the_clock_of_the_daemon(tmp_path, monkeypatch, caps
             assert shown in capsys.readouterr().out
 
 
-def test_it_says_from_when_on_it_looks(served, capsys):
-    served.ended("exit=0")
+def test_it_says_from_when_on_it_looks_and_a_number_goes_without_since(served, capsys):
+    job_id = served.ended("exit=0")
     code = wait_all(served, "--json")
     told = capsys.readouterr()
 
     assert 0 == code
     assert "waiting for 1 job: all unfinished, and those submitted since " in told.err
     assert 0 == wait_all(served)
-
-
-def test_a_number_goes_without_since(served):
-    job_id = served.ended("exit=0")
-
     assert 2 == main(["--api", served.socket_path, "wait", str(job_id), "--since", "1h"])
 
 
@@ -108,32 +84,16 @@ def test_a_daemon_without_marks_looks_back_a_day(served):
 # -- the marks -----------------------------------------------------------------------------------
 
 
-def test_the_first_submission_of_a_session_is_its_mark():
+def test_each_session_has_its_mark_and_others_go_by_their_users_last_wait():
     marks = WaitMarks()
     marks.submitted(ANN, 7, 100.0)
-    marks.submitted(ANN, 7, 200.0)
-
-    assert 100.0 == marks.since_s(ANN, 7, 300.0)
-
-
-def test_two_sessions_that_submit_do_not_move_each_others_mark():
-    marks = WaitMarks()
-    marks.submitted(ANN, 7, 100.0)
+    marks.submitted(ANN, 7, 105.0)
     marks.submitted(ANN, 8, 110.0)
     marks.told(ANN, 8, 120.0)
-
-    assert 100.0 == marks.since_s(ANN, 7, 130.0)
-    assert 120.0 == marks.since_s(ANN, 8, 130.0)
-
-
-def test_a_session_without_submissions_goes_by_its_users_last_wait():
-    marks = WaitMarks()
-    marks.submitted(ANN, 7, 100.0)
-    marks.told(ANN, 7, 120.0)
     marks.told(BOB, 9, 125.0)
 
-    assert 120.0 == marks.since_s(ANN, 10, 130.0)
-    assert 1e6 - LONGEST_BACK_S == marks.since_s(BOB, 10, 1e6)
+    asked = [(ANN, 7, 130.0), (ANN, 8, 130.0), (ANN, 10, 130.0), (BOB, 10, 1e6)]
+    assert [100.0, 120.0, 120.0, 1e6 - LONGEST_BACK_S] == [marks.since_s(*each) for each in asked]
     assert 1e6 - LONGEST_BACK_S == WaitMarks().since_s(ANN, 10, 1e6)
 
 
