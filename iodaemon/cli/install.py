@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from iodaemon.doctor.account import Running
     from iodaemon.doctor.examine import Subject
     from iodaemon.doctor.finding import Finding
-    from iodaemon.install.host import Host, Jobs
     from iodaemon.install.layout import Layout
+    from iodaemon.install.perform import Host, Jobs
+    from iodaemon.install.plan import Step
     from iodaemon.install.program import Program
-    from iodaemon.install.step import Step
 
 app = App()
 
@@ -66,14 +66,14 @@ def install(
         if is_given and not remove:
             raise UsageError(f"{name} goes with --remove: 'iod install --help' shows how")
     _check_caller(is_user=user)
-    from iodaemon.install.program import check_program, find_program
+    from iodaemon.install.program import find_flaw, find_program
 
     program = find_program()
     config = _settings(session, is_system=not user, must_be_right=not remove)
     if not user:
         os.umask(0o022)  # what is made here is for everybody to read
-        if not remove:
-            check_program(program.parts)
+        if not remove and (flaw := find_flaw(program.parts)) is not None:
+            raise RequestError(str(flaw))
     layout = _user_layout(program, config) if user else _system_layout(program, config)
     client = Client(str(config.socket_path), _ANSWER_WITHIN_S)
     if remove:
@@ -82,7 +82,7 @@ def install(
 
 
 def _install(layout: Layout, program: Program, client: Client, *, dry_run: bool) -> int:
-    from iodaemon.install.host import look
+    from iodaemon.install.perform import look
     from iodaemon.install.plan import plan_install
 
     host = _host(lambda: _ask_jobs(client))
@@ -103,7 +103,7 @@ def _install(layout: Layout, program: Program, client: Client, *, dry_run: bool)
 def _remove(
     layout: Layout, program: Program, client: Client, *, purge: bool, force: bool, dry_run: bool
 ) -> int:
-    from iodaemon.install.host import look
+    from iodaemon.install.perform import look
     from iodaemon.install.plan import plan_removal
 
     host = _host(lambda: _ask_jobs(client))
@@ -116,15 +116,15 @@ def _remove(
 
 
 def _host(ask_jobs: Callable[[], Jobs | None]) -> Host:
-    from iodaemon.install.host import Host, has_account
+    from iodaemon.install.perform import Host
 
-    return Host(Path("/"), ask_jobs, has_account)
+    return Host(Path("/"), ask_jobs)
 
 
 def _carry_out(steps: list[Step], host: Host, client: Client, *, dry_run: bool) -> None:
     """Do it and say so; or say so."""
     from iodaemon.install.perform import perform
-    from iodaemon.install.step import line_of
+    from iodaemon.install.plan import line_of
 
     if not dry_run:
         perform(steps, host, end_jobs=lambda ids: _end_jobs(client, ids), tell=print)
@@ -211,7 +211,7 @@ def _with_elsewhere(layout: Layout, *configured: str | None) -> Layout:
 
 
 def _ask_jobs(client: Client) -> Jobs | None:
-    from iodaemon.install.host import Jobs
+    from iodaemon.install.perform import Jobs
 
     try:
         jobs = client.jobs()["jobs"]
