@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from iodaemon.api.model import Job, JsonObject
     from iodaemon.config import Settings
-    from iodaemon.doctor.account import Running
-    from iodaemon.doctor.examine import Subject
-    from iodaemon.doctor.finding import Finding
+    from iodaemon.doctor.checks import Subject
+    from iodaemon.doctor.report import Finding
+    from iodaemon.doctor.service import Running
     from iodaemon.install.layout import Layout
     from iodaemon.install.perform import Host, Jobs
     from iodaemon.install.plan import Step
@@ -271,8 +271,7 @@ def doctor(session: Session, as_json: AsJson = OFF) -> int:
     ok: it works; lacking: it is not there, what that costs and how to get it; broken: it does not
     do its work, and the exit code is 1.
     """
-    from iodaemon.doctor.examine import is_broken
-    from iodaemon.doctor.finding import INDENT
+    from iodaemon.doctor.report import INDENT, is_broken
     from iodaemon.doctor.scratch import ended_in_order
 
     findings = []
@@ -295,8 +294,8 @@ def _record(finding: Finding) -> dict[str, object]:
 
 def _examine(session: Session) -> Iterator[Finding]:
     """Every finding as soon as it is made: of a wrong configuration first, then as without it."""
-    from iodaemon.doctor.examine import examine
-    from iodaemon.doctor.finding import broken
+    from iodaemon.doctor.checks import examine
+    from iodaemon.doctor.report import broken
 
     config: Settings
     try:
@@ -312,7 +311,7 @@ def _examine(session: Session) -> Iterator[Finding]:
 def _unconfigured(session: Session) -> tuple[str, int | None, Settings]:
     """The socket, the service's uid, and the settings, without any configuration file."""
     from iodaemon.config import default_settings
-    from iodaemon.doctor.account import find_service_uid as look_up
+    from iodaemon.doctor.service import find_service_uid as look_up
 
     settings = default_settings(os.environ, os.geteuid())
     socket_path = session.api or str(settings.socket_path)
@@ -325,7 +324,7 @@ def _subject(socket_path: str, service_uid: int | None, config: Settings) -> Sub
     from pathlib import Path
 
     from iodaemon.api.client import Client
-    from iodaemon.doctor.examine import Subject
+    from iodaemon.doctor.checks import Subject
 
     client = Client(socket_path, _DAEMON_WITHIN_S)
     try:
@@ -336,15 +335,12 @@ def _subject(socket_path: str, service_uid: int | None, config: Settings) -> Sub
     except IodaemonError:
         node, settings, users, running = {}, {}, None, []
     places = find_places(settings)
-    measured, sampling = node.get("measured"), node.get("sampling")
     return Subject(
         state_dir=Path(places.get("state_dir", config.state_dir)),
         runtime_dir=Path(places.get("runtime_dir", config.runtime_dir)),
         directory=Path(os.getcwd()),
         sockets=config.topology.sockets,
         slot=config.topology.slot,
-        measured=measured if isinstance(measured, dict) else None,
-        sampling=sampling if isinstance(sampling, dict) else None,
         users=users,
         running=running,
         service_uid=service_uid,
@@ -358,7 +354,7 @@ def _subject(socket_path: str, service_uid: int | None, config: Settings) -> Sub
 
 def _running(client: Client, jobs: Sequence[Job]) -> list[Running]:
     """The first jobs that have processes, each by its first one."""
-    from iodaemon.doctor.account import Running
+    from iodaemon.doctor.service import Running
 
     found = []
     live = (job for job in jobs if job["state"] in _WITH_PROCESSES)

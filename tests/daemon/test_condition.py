@@ -9,7 +9,7 @@ from served import Served
 from iodaemon.api.care import begin_drain, end_drain
 from iodaemon.cli import main
 from iodaemon.daemon.http.route import SELECTOR_KEYS
-from iodaemon.doctor.examine import judge_condition
+from iodaemon.doctor.running_daemon import judge_condition
 
 pytestmark = pytest.mark.node
 

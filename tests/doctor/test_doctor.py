@@ -9,35 +9,24 @@ import sys
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 from harness import CGROUPS, MARK, marked, until
 from leaving import name_of
 
 from iodaemon.cli import main
 from iodaemon.core.platform import Device, DeviceId
-from iodaemon.doctor import (
-    accounting,
-    control_group,
-    device,
-    freezing,
-    journal_disk,
-    runtime,
-    topology,
-    version,
-)
+from iodaemon.doctor import accounting, control_group, disks, kernel_features, service
 from iodaemon.doctor.accounting import MOVED_BYTES, Counted
-from iodaemon.doctor.child import a_child, cpu_s, wait_for
-from iodaemon.doctor.examine import (
-    Subject,
-    examine,
-    is_broken,
+from iodaemon.doctor.checks import Subject, examine
+from iodaemon.doctor.child import a_child
+from iodaemon.doctor.control_group import cpu_s, wait_for
+from iodaemon.doctor.report import Verdict, broken, is_broken, lacking, ok
+from iodaemon.doctor.running_daemon import (
     judge_controls,
     judge_daemon,
     judge_sampling,
     judge_supervisor,
 )
-from iodaemon.doctor.finding import Finding, Verdict, broken, lacking, ok
 from iodaemon.doctor.scratch import PREFIX, existing_directory, scratch_cgroup, scratch_directory
 from iodaemon.node.devices import MEMORY, NETWORK, PathDevice
 from iodaemon.node.feature import (
@@ -443,14 +432,14 @@ def test_sampling_that_keeps_pace_is_ok(last_s, shown):
     ],
 )
 def test_a_kernel_is_judged_by_its_release(release, verdict):
-    assert verdict == version.judge_kernel(release).verdict
+    assert verdict == kernel_features.judge_kernel(release).verdict
 
 
 @pytest.mark.parametrize(
     ("hard", "verdict"), [(4096, OK), (-1, OK), (4095, LACKING), (1024, LACKING)]
 )
 def test_open_files_are_judged_by_the_hard_limit(hard, verdict):
-    assert verdict == runtime.judge_files(1024, hard).verdict
+    assert verdict == kernel_features.judge_files(1024, hard).verdict
 
 
 # -- judging: accounting ---------------------------------------------------------------------------
@@ -506,15 +495,12 @@ def test_a_source_is_judged_by_what_it_counts(what, fields, verdict):
     ("uid", "is_readable", "verdict"), [(7, True, OK), (7, False, LACKING), (None, False, LACKING)]
 )
 def test_the_io_of_others_lacks_when_it_may_not_be_read(uid, is_readable, verdict):
-    others = accounting.Others(uid=uid, is_readable=is_readable)
-
-    assert verdict == accounting.judge_others(others).verdict
+    assert verdict == accounting.judge_others(uid, is_readable=is_readable).verdict
 
 
 # -- judging: freezing and cgroups -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("means", ["cgroup", "signals"])
 @pytest.mark.parametrize(
     ("fields", "verdict"),
     [
@@ -524,14 +510,16 @@ def test_the_io_of_others_lacks_when_it_may_not_be_read(uid, is_readable, verdic
         ({"thaw_s": None}, BROKEN),
     ],
 )
-def test_a_standstill_must_be_one_and_must_end(means, fields, verdict):
-    made = {"freeze_s": 0.001, "still_cpu_s": 0.0, "thaw_s": 0.002, **fields}
+def test_a_standstill_must_be_one_and_must_end(fields, verdict):
+    made = control_group.Standstill(freeze_s=0.001, still_cpu_s=0.0, thaw_s=0.002)
 
-    assert verdict == freezing.judge_freezing(means, freezing.Standstill(**made)).verdict
+    found = control_group.judge_freezing("it", made._replace(**fields), "mend it")
+
+    assert verdict == found.verdict
 
 
 def test_freezing_without_a_cgroup_lacks():
-    assert LACKING == freezing.judge_freezing("cgroup", None).verdict
+    assert LACKING == control_group.check_freezing_by_cgroup(None).verdict
 
 
 HOME = control_group.Reading(
@@ -561,8 +549,7 @@ HOME = control_group.Reading(
     ],
 )
 def test_of_cgroups_each_thing_may_lack_and_none_is_broken(changes, lacks):
-    reading = msgspec.structs.replace(HOME, **changes)
-    found = verdicts(control_group.judge_cgroups(reading))
+    found = verdicts(control_group.judge_cgroups(HOME._replace(**changes)))
 
     assert lacks == {what for what, verdict in found.items() if verdict is LACKING}
     assert BROKEN not in found.values()
@@ -570,12 +557,12 @@ def test_of_cgroups_each_thing_may_lack_and_none_is_broken(changes, lacks):
 
 def test_a_home_in_which_nothing_can_be_made_is_not_used():
     assert HOME.usable_home == "/sys/fs/cgroup/a"
-    assert msgspec.structs.replace(HOME, problem="no").usable_home is None
+    assert HOME._replace(problem="no").usable_home is None
 
 
 # -- judging: topology and devices -----------------------------------------------------------------
 
-TWO_SOCKETS = topology.Reading(
+TWO_SOCKETS = kernel_features.Reading(
     sockets=("0-1", "2-3"),
     slots=4,
     cpus=4,
@@ -603,9 +590,9 @@ TWO_SOCKETS = topology.Reading(
     ],
 )
 def test_a_topology_is_judged_by_what_the_child_got(changes, what, verdict):
-    reading = msgspec.structs.replace(TWO_SOCKETS, **changes)
+    found = verdicts(kernel_features.judge_topology(TWO_SOCKETS._replace(**changes)))
 
-    assert verdict == verdicts(topology.judge_topology(reading))[what]
+    assert verdict == found[what]
 
 
 def test_a_path_without_a_disk_lacks_one():
@@ -613,7 +600,7 @@ def test_a_path_without_a_disk_lacks_one():
     there = PathDevice(path="/a", kind="block", description="ext4 on disk sda", devices=(disk,))
     nowhere = PathDevice(path="/a", kind="nfs", description="nfs4 from server:/a")
 
-    assert [OK, LACKING] == [device.judge_path("it", p).verdict for p in (there, nowhere)]
+    assert [OK, LACKING] == [disks.judge_path("it", p).verdict for p in (there, nowhere)]
 
 
 @pytest.mark.parametrize(
@@ -627,9 +614,9 @@ def test_a_path_without_a_disk_lacks_one():
     ],
 )
 def test_disks_are_judged_by_what_is_counted(names, unaccounted, fields, expected):
-    disks = device.Disks(names=names, unaccounted=unaccounted, fields=fields)
+    found = disks.judge_disks(names, unaccounted, fields)
 
-    assert expected == [finding.verdict for finding in device.judge_disks(disks)]
+    assert expected == [finding.verdict for finding in found]
 
 
 @pytest.mark.parametrize(
@@ -643,14 +630,12 @@ def test_disks_are_judged_by_what_is_counted(names, unaccounted, fields, expecte
     ],
 )
 def test_pressure_lacks_unless_both_are_counted(io_s, memory_s, verdict):
-    found = device.Pressures(io_s=io_s, memory_s=memory_s)
-
-    assert verdict == device.judge_pressure(found).verdict
+    assert verdict == kernel_features.judge_pressure(io_s, memory_s).verdict
 
 
 def test_each_counter_of_progress_is_told_with_what_is_lost_without_it():
-    none = list(device.judge_progress(frozenset()))
-    all_of_them = list(device.judge_progress(frozenset(SOURCES)))
+    none = list(kernel_features.judge_progress(frozenset()))
+    all_of_them = list(kernel_features.judge_progress(frozenset(SOURCES)))
 
     assert [LACKING] * 5 == [finding.verdict for finding in none]
     assert all(finding.cost and finding.remedy for finding in none)
@@ -721,28 +706,16 @@ def test_a_journal_disk_is_judged_by_speed_space_and_kind(fields, expected):
         "filesystem": "ext4",
         **fields,
     }
-    findings = journal_disk.judge_journal_disk(journal_disk.Reading(**made))
+    findings = disks.judge_journal_disk(**made)
 
     assert expected == [finding.verdict for finding in findings]
 
 
-@pytest.mark.parametrize(
-    ("fields", "part"),
-    [
-        ({}, ""),
-        ({"peer_uid": 0}, "took uid 7 for 0"),
-    ],
-)
-def test_a_runtime_directory_that_is_not_safe_is_broken(fields, part):
-    made = {
-        "path": "/run/x/supervisor.sock",
-        "uid": 7,
-        "peer_uid": 7,
-        **fields,
-    }
-    finding: Finding = runtime.judge_runtime(runtime.Reading(**made))
+@pytest.mark.parametrize(("peer_uid", "verdict"), [(7, OK), (0, BROKEN)])
+def test_a_runtime_directory_that_takes_one_user_for_another_is_broken(peer_uid, verdict):
+    finding = service.judge_runtime("/run/x/supervisor.sock", 7, peer_uid)
 
-    assert [BROKEN if part else OK, True] == [finding.verdict, part in finding.measured]
+    assert (verdict, peer_uid == 0) == (finding.verdict, "took uid 7 for 0" in finding.measured)
 
 
 # -- judging: what the kernel offers besides -------------------------------------------------------
