@@ -10,7 +10,7 @@ import contextlib
 import math
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -41,36 +41,8 @@ class Counted(NamedTuple):
     written_bytes: int
 
 
-class Reading(NamedTuple):
-    """What all sources say of the same bytes.
-
-    Attributes:
-        means: how they were moved past the page cache.
-        place: the layers below the directory, for people.
-        disks: the leaf disks below it; empty: memory, network, or not known.
-        process: /proc/PID/io of the child; None: the kernel has no such file.
-        cgroup: io.stat of the child's cgroup, sum of the disks; None: there is no such file.
-        disk: /proc/diskstats, sum of the disks; None: there are none, or it names none of them.
-    """
-
-    means: str
-    place: str
-    disks: tuple[DeviceId, ...]
-    process: Counted | None
-    cgroup: Counted | None
-    disk: Counted | None
-
-
 def check_counting(state_dir: Path, cgroup_home: str | None) -> Iterator[Finding]:
-    """Move the bytes and look at all sources: one finding a source.
-
-    Args:
-        state_dir: need not exist; then it is done above it.
-        cgroup_home: where a cgroup may be made; None: nowhere.
-
-    Raises:
-        OSError: the directory cannot be written, or the disk does not answer.
-    """
+    """Move the bytes in this directory, or above it while it does not exist."""
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(scratch_directory(str(state_dir)))
         below = find_device(directory)
@@ -80,12 +52,11 @@ def check_counting(state_dir: Path, cgroup_home: str | None) -> Iterator[Finding
         if cgroup is not None:
             child.ask("enter", procs=f"{cgroup}/cgroup.procs")
         before = _look(child.pid, cgroup, disks)
-        is_direct = child.ask("write", path=f"{directory}/data", blocks=BLOCKS)["is_direct"]
-        child.ask("read", blocks=BLOCKS)
+        is_direct = child.ask("move", path=f"{directory}/data", blocks=BLOCKS)["is_direct"]
         after = _look(child.pid, cgroup, disks)
     grown = (_grown(*pair) for pair in zip(before, after, strict=True))
     means = "O_DIRECT" if is_direct else "fsync"
-    yield from judge_counting(Reading(means, below.description, disks, *grown))
+    yield from judge_counting(means, below.description, disks, *grown)
 
 
 def _accounted_cgroup(stack: contextlib.ExitStack, home: str) -> str | None:
@@ -100,14 +71,9 @@ def _accounted_cgroup(stack: contextlib.ExitStack, home: str) -> str | None:
 def _look(pid: int, cgroup: str | None, disks: tuple[DeviceId, ...]) -> list[Counted | None]:
     """What process, cgroup and disks say."""
     stat = None if cgroup is None else known(f"{cgroup}/io.stat", parse_io_stat, read_file)
-    found = read_disks(disks).values()
-    return [
-        _read_process(pid),
-        None if stat is None else _sum([stat[n] for n in map(_number, disks) if n in stat], 1),
-        _sum([(c.read_sectors, c.written_sectors) for c in found], _SECTOR_BYTES)
-        if found
-        else None,
-    ]
+    in_cgroup = None if stat is None else [stat[n] for n in map(_number, disks) if n in stat]
+    on_disks = [(c.read_sectors, c.written_sectors) for c in read_disks(disks).values()]
+    return [_read_process(pid), _sum(in_cgroup, 1), _sum(on_disks or None, _SECTOR_BYTES)]
 
 
 def _read_process(pid: int) -> Counted | None:
@@ -120,7 +86,9 @@ def _number(disk: DeviceId) -> str:
     return Path(f"/sys/class/block/{name}/dev").read_text().strip()
 
 
-def _sum(moved: list[tuple[int, int]], unit_bytes: int) -> Counted:
+def _sum(moved: list[tuple[int, int]] | None, unit_bytes: int) -> Counted | None:
+    if moved is None:
+        return None
     return Counted(unit_bytes * sum(r for r, _ in moved), unit_bytes * sum(w for _, w in moved))
 
 
@@ -130,16 +98,31 @@ def _grown(before: Counted | None, after: Counted | None) -> Counted | None:
     return Counted(*(new - old for old, new in zip(before, after, strict=True)))
 
 
-def judge_counting(reading: Reading) -> Iterator[Finding]:
-    """One finding a source."""
-    process, cgroup, disk, place = reading.process, reading.cgroup, reading.disk, reading.place
+def judge_counting(
+    means: str,
+    place: str,
+    disks: Sequence[DeviceId],
+    process: Counted | None,
+    cgroup: Counted | None,
+    disk: Counted | None,
+) -> Iterator[Finding]:
+    """One finding a source, by what all of them say of the same bytes.
+
+    Args:
+        means: how they were moved past the page cache.
+        place: the layers below the directory, for people.
+        disks: the leaf disks below it; empty: memory, network, or not known.
+        process: /proc/PID/io of the child; None: the kernel has no such file.
+        cgroup: io.stat of the child's cgroup, sum of the disks; None: there is no such file.
+        disk: /proc/diskstats, sum of the disks; None: there are none, or it names none of them.
+    """
     charged = f"jobs on {place} are charged wrongly"
     elsewhere = "choose another file system for their data, and report this with the kernel version"
     what = "I/O of processes"
     if process is None:
         cost = "every job's I/O is unknown, and none is regulated"
         yield lacking(what, NO_PROCESS_IO.fact, cost=cost, remedy=NO_PROCESS_IO.cure)
-    elif not reading.disks and max(process) < MOVED_BYTES / 2:
+    elif not disks and max(process) < MOVED_BYTES / 2:
         yield lacking(
             what,
             f"/proc/PID/io counts nothing on {place}",
@@ -148,9 +131,9 @@ def judge_counting(reading: Reading) -> Iterator[Finding]:
             remedy="set state_dir to a directory on a disk",
         )
     else:
-        yield _compare(what, "by /proc/PID/io", process, reading, MOST_RATIO, charged, elsewhere)
+        yield _compare(what, "by /proc/PID/io", process, means, MOST_RATIO, charged, elsewhere)
     what = "I/O of cgroups"
-    if cgroup is None or not reading.disks:
+    if cgroup is None or not disks:
         yield lacking(
             what,
             "no io.stat can be had" if cgroup is None else "no disk to count on",
@@ -158,8 +141,8 @@ def judge_counting(reading: Reading) -> Iterator[Finding]:
             remedy="see the line 'cgroup controllers' for io",
         )
     else:
-        most = MOST_RATIO * len(reading.disks)  # mirrors count on each disk
-        yield _compare(what, "by io.stat", cgroup, reading, most, charged, elsewhere)
+        most = MOST_RATIO * len(disks)  # mirrors count on each disk
+        yield _compare(what, "by io.stat", cgroup, means, most, charged, elsewhere)
     what = "I/O of disks"
     if disk is None:
         yield lacking(
@@ -169,16 +152,16 @@ def judge_counting(reading: Reading) -> Iterator[Finding]:
             remedy="keep the jobs' data on a disk of this machine",
         )
     else:
-        source = f"on {' and '.join(reading.disks)} by /proc/diskstats"
-        cost, cure = "the disk's load is measured too low", not_counted(reading.disks).cure
-        yield _compare(what, source, disk, reading, math.inf, cost, cure)
+        source = f"on {' and '.join(disks)} by /proc/diskstats"
+        cost, cure = "the disk's load is measured too low", not_counted(disks).cure
+        yield _compare(what, source, disk, means, math.inf, cost, cure)
 
 
 def _compare(
     what: str,
     source: str,
     counted: Counted,
-    reading: Reading,
+    means: str,
     most_ratio: float,
     cost: str,
     remedy: str,
@@ -187,8 +170,7 @@ def _compare(
     return judge(
         all(LEAST_RATIO <= size / MOVED_BYTES <= most_ratio for size in counted),
         what,
-        f"{read} read and {written} written counted {source}, "
-        f"{expected} each expected ({reading.means})",
+        f"{read} read and {written} written counted {source}, {expected} each expected ({means})",
         _values(counted),
         cost=cost,
         remedy=remedy,
@@ -210,24 +192,14 @@ def check_others() -> Finding:
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             uid = os.stat(f"/proc/{name}").st_uid
-            if uid != os.geteuid() and _is_program(name) and not is_executing(int(name)):
+            if uid != os.geteuid() and not is_executing(int(name)):
                 return judge_others(uid, is_readable=_read_process(int(name)) is not None)
     return judge_others(None, is_readable=False)
 
 
-def _is_program(pid: str) -> bool:
-    """False for a kernel thread, which has no command line."""
-    with open(f"/proc/{pid}/cmdline", "rb") as file:
-        return file.read(1) != b""
-
-
 @contextlib.contextmanager
 def _of_nobody() -> Iterator[int]:
-    """A process of the user nobody.
-
-    Raises:
-        PermissionError: this process may not change its user.
-    """
+    """A process of nobody's; PermissionError: this process may not change its user."""
     with subprocess.Popen(
         ["/bin/cat"],
         stdin=subprocess.PIPE,

@@ -30,20 +30,16 @@ from iodaemon.supervisor.anchor import LOCK
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is examined besides the machine.
+    """What is examined besides the machine; directories need not exist.
 
     Attributes:
-        state_dir: the daemon's, whether it exists or not.
-        runtime_dir: likewise.
         directory: where jobs are submitted.
         sockets: as configured; empty: as detected.
-        slot: what is handed out.
         node: what the running daemon says of the machine; None: none answers.
         users: of its jobs that have not ended; None: it does not say.
         running: those of them that have processes, or the first of many.
         service_uid: of the system's service, which is examined; None: a user's own daemon is.
         supervisor_dir: of the service.
-        tiers: of storage, as configured.
     """
 
     state_dir: Path
@@ -60,20 +56,7 @@ class Subject:
 
     @property
     def is_service(self) -> bool:
-        """The system's service is examined."""
         return self.service_uid is not None
-
-    @property
-    def places(self) -> Iterator[service.Place]:
-        """The directories, and whose they have to be."""
-        me = os.geteuid()
-        state_uid, root_uid = (me, me) if self.service_uid is None else (self.service_uid, 0)
-        yield service.Place("state directory", self.state_dir, state_uid, STATE_FILES)
-        may_be_link = not self.is_service
-        if self.is_service and self.supervisor_dir is not None:
-            what, files = "supervisor's directory", (OUTPUT,)
-            yield service.Place(what, self.supervisor_dir, root_uid, files, may_be_link)
-        yield service.Place("sockets' directory", self.runtime_dir, root_uid, (), may_be_link)
 
     @functools.cached_property
     def cgroups(self) -> control_group.Reading:
@@ -91,7 +74,7 @@ class Check(NamedTuple):
 
     Attributes:
         what: a stable name, of the finding where the system refuses the very thing.
-        find: makes the findings.
+        find: makes the findings. Its OSError and ConfigError are findings as well.
         where: the directory in which it tries something; None: in none.
     """
 
@@ -105,8 +88,19 @@ _RUNTIME: Final = attrgetter("runtime_dir")
 _HOME: Final = attrgetter("home")
 
 
-def _disk_of_the_output(subject: Subject) -> Iterator[Finding]:
-    if subject.is_service and subject.supervisor_dir is not None:
+def _places(subject: Subject) -> Iterator[Finding]:
+    me, check = os.geteuid(), service.check_place
+    if subject.service_uid is None:
+        yield check("state directory", subject.state_dir, me, STATE_FILES)
+        yield check("sockets' directory", subject.runtime_dir, me)
+        return
+    yield check("state directory", subject.state_dir, subject.service_uid, STATE_FILES)
+    if subject.supervisor_dir is not None:
+        yield check(
+            "supervisor's directory", subject.supervisor_dir, 0, (OUTPUT,), may_be_link=False
+        )
+    yield check("sockets' directory", subject.runtime_dir, 0, may_be_link=False)
+    if subject.supervisor_dir is not None:
         yield disks.check_output_disk(subject.state_dir, subject.supervisor_dir)
 
 
@@ -146,8 +140,7 @@ CHECKS: Final = (
     Check("journal disk", lambda s: disks.check_journal_disk(s.state_dir), _STATE),
     Check("open files", lambda _: [kernel_features.check_files()]),
     Check("runtime directory", lambda s: [service.check_runtime(s.runtime_dir)], _RUNTIME),
-    Check("places", lambda s: map(service.check_place, s.places)),
-    Check("disk of the output", _disk_of_the_output),
+    Check("places", _places),
     Check("locks", _locks),
     Check("users", _users),
 )

@@ -78,6 +78,7 @@ def probe_cgroups() -> Reading:
     try:
         mount, _ = cgroup.find_mount()
         home = cgroup.find_own_cgroup()
+        owner_uid = os.stat(home).st_uid
     except OSError as error:
         return Reading(mount, has_v1, problem=error.strerror or str(error))
     problem = ""
@@ -90,7 +91,6 @@ def probe_cgroups() -> Reading:
         controllers = _controllers(home)
     unit = systemd.find_unit(home) if systemd.is_booted() else None
     undelegated = "" if unit is None or systemd.is_delegated(unit) else os.path.basename(unit)
-    owner_uid = os.stat(home).st_uid
     return Reading(mount, has_v1, home, problem, controllers, undelegated, owner_uid)
 
 
@@ -102,7 +102,6 @@ def _controllers(directory: str) -> tuple[str, ...]:
 
 
 def judge_cgroups(reading: Reading) -> Iterator[Finding]:
-    """The hierarchy, the own subtree, whose it is, and the controllers in it."""
     home = reading.home
     if reading.mount is None:
         yield _lacking("cgroup v2", reading.problem, NO_HIERARCHY)
@@ -140,7 +139,7 @@ def _judge_delegation(reading: Reading) -> Finding:
 
 
 def _lacking(what: str, told: str, code: str, unit: str | None = None) -> Finding:
-    """What a supervisor that is begun here would lack."""
+    """With the advice for a supervisor that is begun here."""
     lack = find_lack({"lack": code, "unit": unit})
     assert lack is not None
     return lacking(what, told, cost=lack.cost, remedy=lack.remedy)
@@ -149,44 +148,22 @@ def _lacking(what: str, told: str, code: str, unit: str | None = None) -> Findin
 # -- a standstill ----------------------------------------------------------------------------------
 
 
-class Standstill(NamedTuple):
-    """What became of a process that was stopped and let go.
-
-    Attributes:
-        freeze_s: until it stood still, as far as the means itself knows; None: never.
-        still_cpu_s: CPU time it used while it was watched standing still.
-        thaw_s: from letting it go until it used the CPU; None: never.
-    """
-
-    freeze_s: float | None
-    still_cpu_s: float
-    thaw_s: float | None
-
-
 def check_freezing_by_signals() -> Finding:
-    """Stop a child that spins and let it go: its CPU time must stand still, then move.
-
-    Raises:
-        OSError: the kernel refuses it.
-    """
+    """Stop a child that spins and let it go: its CPU time must stand still, then move."""
     with a_child() as child:
-        pid = _spin(child, None)
-        reading = _try_out(
-            pid,
+        pid = child.pid
+        return _try_out(
+            child,
+            "freeze by signals",
             freeze=lambda: os.kill(pid, signal.SIGSTOP),
             is_still=lambda: find_state(pid) == "T",
             thaw=lambda: os.kill(pid, signal.SIGCONT),
+            instead="see whether a debugger or a sandbox holds processes here",
         )
-    held = "see whether a debugger or a sandbox holds processes here"
-    return judge_freezing("freeze by signals", reading, held)
 
 
 def check_freezing_by_cgroup(home: str | None) -> Finding:
-    """Likewise, as the supervisor does it, in a cgroup made here.
-
-    Raises:
-        OSError: the kernel refuses it.
-    """
+    """Likewise, as the supervisor does it, in a cgroup made here."""
     what = "freeze by cgroup"
     if home is None:
         remedy = "see 'cgroup subtree'"
@@ -196,39 +173,39 @@ def check_freezing_by_cgroup(home: str | None) -> Finding:
         try:
             opened, _ = cgroups.prepare(_KEY, Limits())
             os.close(opened)
-            reading = _try_out(
-                _spin(child, f"{cgroups.path(_KEY)}/cgroup.procs"),
+            child.ask("enter", procs=f"{cgroups.path(_KEY)}/cgroup.procs")
+            return _try_out(
+                child,
+                what,
                 freeze=lambda: cgroups.freeze(_KEY),
                 is_still=lambda: cgroups.look(_KEY).is_frozen,
                 thaw=lambda: cgroups.thaw(_KEY),
+                instead='set suspend_by = "signals"',
             )
         finally:
             os.close(cgroups.fd)
-    return judge_freezing(what, reading, 'set suspend_by = "signals"')
-
-
-def _spin(child: Child, procs: str | None) -> int:
-    pid: int = child.ask("spin", procs=procs)["pid"]
-    _await_progress(pid)
-    return pid
 
 
 def _try_out(
-    pid: int,
+    child: Child,
+    what: str,
     *,
     freeze: Callable[[], None],
     is_still: Callable[[], bool],
     thaw: Callable[[], None],
-) -> Standstill:
+    instead: str,
+) -> Finding:
+    child.ask("spin")
+    _await_progress(child.pid)
     start_s = time.monotonic()
     freeze()
     is_frozen = wait_for(is_still, _WITHIN_S)
     freeze_s = None if is_frozen is None else time.monotonic() - start_s
-    before_s = cpu_s(pid)
+    before_s = cpu_s(child.pid)
     time.sleep(_WATCH_S)
-    still_cpu_s = cpu_s(pid) - before_s
+    still_cpu_s = cpu_s(child.pid) - before_s
     thaw()
-    return Standstill(freeze_s, still_cpu_s, _await_progress(pid))
+    return judge_freezing(what, freeze_s, still_cpu_s, _await_progress(child.pid), instead)
 
 
 def _await_progress(pid: int) -> float | None:
@@ -252,9 +229,17 @@ def wait_for(holds: Callable[[], bool], within_s: float) -> float | None:
     return time.monotonic() - start_s
 
 
-def judge_freezing(what: str, reading: Standstill, remedy: str) -> Finding:
-    """Whether it stood still, and went on."""
-    freeze_s, still_cpu_s, thaw_s = reading
+def judge_freezing(
+    what: str, freeze_s: float | None, still_cpu_s: float, thaw_s: float | None, instead: str
+) -> Finding:
+    """Whether it stood still, and went on.
+
+    Args:
+        freeze_s: until it stood still, as far as the means itself knows; None: never.
+        still_cpu_s: CPU time it used while it was watched standing still.
+        thaw_s: from letting it go until it used the CPU; None: never.
+        instead: what to do where that does not work.
+    """
     if freeze_s is None:
         shown = f"a process did not stand still within {_WITHIN_S:g} s"
     else:
@@ -268,8 +253,8 @@ def judge_freezing(what: str, reading: Standstill, remedy: str) -> Finding:
         freeze_s is not None and thaw_s is not None and still_cpu_s <= _MOST_CPU_S,
         what,
         shown,
-        reading._asdict(),
+        {"freeze_s": freeze_s, "still_cpu_s": still_cpu_s, "thaw_s": thaw_s},
         cost="jobs cannot be suspended by it",
-        remedy=remedy,
+        remedy=instead,
         verdict=Verdict.BROKEN,
     )

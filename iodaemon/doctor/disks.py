@@ -72,7 +72,6 @@ def judge_path(what: str, below: PathDevice) -> Finding:
 
 
 def check_disks() -> Iterator[Finding]:
-    """Look at all of them."""
     lines = known("/proc/diskstats", bytes.splitlines, read_file) or []
     fields = max((len(line.split()) - _NAME_WORDS for line in lines), default=0)
     names = [device.id for device in leaf_devices()]
@@ -83,7 +82,6 @@ def judge_disks(names: Sequence[str], unaccounted: Sequence[str], fields: int) -
     """Whether they are counted, and how much is counted of each.
 
     Args:
-        names: of all leaf disks.
         unaccounted: those whose I/O the kernel was told not to count.
         fields: of a line of /proc/diskstats, after the name; 0: there is no such file.
     """
@@ -123,11 +121,7 @@ Row = Mapping[str, Any]
 
 
 def check_calibration(state_dir: Path, node: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """By the word of the daemon that runs, else by what it would find.
-
-    Raises:
-        PermissionError: what is kept may not be read, and no daemon answers.
-    """
+    """By the word of the daemon that runs, else by what it would find."""
     if problem := (node or {}).get("calibration_problem"):
         shown, remedy = parts_of(problem)
         if _RELOAD not in remedy:
@@ -191,13 +185,7 @@ def judge_calibration(rows: Sequence[Row]) -> Iterator[Finding]:
 def check_tiers(
     tables: Mapping[str, TierTable], node: Mapping[str, Any] | None, *, is_shared: bool
 ) -> Iterator[Finding]:
-    """All disks, as they are now.
-
-    Args:
-        tables: as configured.
-        node: what the running daemon says of itself; None: none answers.
-        is_shared: it has jobs of all users.
-    """
+    """As they are now; beside a running daemon, by what it has promised of them."""
     paths = (disk.path for table in tables.values() for disk in table.disk)
     facts = probe_disks(paths, is_shared=is_shared)
     return judge_tiers(tables, facts, allocated=find_allocated(node or {}))
@@ -220,8 +208,6 @@ def judge_tiers(
     """Each disk: all that would keep a daemon from starting, and what is short of what it says.
 
     Args:
-        tables: as configured.
-        facts: what was found at each path.
         allocated: what the running daemon has promised of each, bytes.
     """
     problems: dict[str, tuple[str, str]] = {}
@@ -259,23 +245,16 @@ def judge_tiers(
 
 
 def check_journal_disk(state_dir: Path) -> Iterator[Finding]:
-    """Commit to a file in the directory, or above it while it does not exist.
-
-    Raises:
-        OSError: the directory cannot be written.
-    """
+    """Commit to a file in the directory, or above it while it does not exist."""
     commits_s: list[float] = []
     with scratch_directory(str(state_dir)) as directory:
-        fd = os.open(f"{directory}/commits", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            page = os.urandom(_COMMIT_BYTES)
+        page = os.urandom(_COMMIT_BYTES)
+        with open(f"{directory}/commits", "wb", buffering=0) as file:
             while len(commits_s) < _COMMITS and sum(commits_s) < _BUDGET_S:
                 start_s = time.perf_counter()
-                os.write(fd, page)
-                os.fdatasync(fd)
+                file.write(page)
+                os.fdatasync(file.fileno())
                 commits_s.append(time.perf_counter() - start_s)
-        finally:
-            os.close(fd)
         status = os.statvfs(directory)
         filesystem = find_device(directory).filesystem
     free_bytes = status.f_bavail * status.f_frsize
@@ -285,14 +264,7 @@ def check_journal_disk(state_dir: Path) -> Iterator[Finding]:
 def judge_journal_disk(
     state_dir: Path, commits_s: Sequence[float], free_bytes: int, filesystem: str
 ) -> Iterator[Finding]:
-    """The commits, the space, the kind.
-
-    Args:
-        state_dir: on it.
-        commits_s: how long each commit took.
-        free_bytes: for this user.
-        filesystem: its kind.
-    """
+    """How long each commit took, the space that is left for this user, the kind of file system."""
     median_s, worst_s = statistics.median(commits_s), max(commits_s)
     yield judge(
         median_s <= _SLOW_MEDIAN_S and worst_s <= _SLOW_WORST_S,
@@ -323,12 +295,7 @@ def judge_journal_disk(
 
 
 def check_output_disk(state_dir: Path, supervisor_dir: Path) -> Finding:
-    """Whether what jobs print can fill the journal's disk. Of what does not exist: what is above.
-
-    Args:
-        state_dir: where the journal is.
-        supervisor_dir: where the output of jobs that name no file is.
-    """
+    """Whether what jobs print can fill the journal's disk; of no directory: the one above."""
     journal, output = find_device(state_dir), find_device(supervisor_dir)
     # Subvolumes of one btrfs have device numbers of their own and share the room.
     is_same = bool(output.devices) and output.description == journal.description

@@ -7,8 +7,9 @@ import re
 import resource
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+from iodaemon.core.platform import Partition
 from iodaemon.doctor.child import a_child
 from iodaemon.doctor.report import Finding, Verdict, judge, lacking, ok
 from iodaemon.node.condition import FEW_FILES
@@ -72,14 +73,12 @@ def check_progress(cgroup_home: str | None) -> Iterator[Finding]:
 
 
 def judge_progress(found: frozenset[ProgressSource]) -> Iterator[Finding]:
-    """One finding a counter."""
     for source in _COUNTERS:
         shown = source.gives if source in found else "not counted"
         yield judge(source in found, source.name, shown, cost=source.cost, remedy=source.remedy)
 
 
 def check_pressure() -> Finding:
-    """The stall times of the machine."""
     read = (known(f"/proc/pressure/{each}", parse_pressure) for each in ("io", "memory"))
     return judge_pressure(*read)
 
@@ -108,119 +107,81 @@ def judge_pressure(io_s: float | None, memory_s: float | None) -> Finding:
 # -- CPUs and memory nodes -------------------------------------------------------------------------
 
 
-class Reading(NamedTuple):
-    """What the machine has, and what a child could be made to do.
-
-    Attributes:
-        sockets: the CPUs of each, as a list such as ``0-15``.
-        slots: what is handed out, all sockets together.
-        cpus: logical CPUs that this process may use.
-        online: logical CPUs of the machine.
-        threads: of the slot that has most.
-        nodes: NUMA nodes of the machine; 0: its kernel knows none.
-        pinned: each socket's CPUs as the child had them after it was pinned to them.
-        memory_nodes: the nodes that the child was told to take memory from; empty: none known.
-        policies: its memory policies after that, as in /proc/PID/numa_maps.
-        is_bound: the call was accepted.
-    """
-
-    sockets: tuple[str, ...]
-    slots: int
-    cpus: int
-    online: int
-    threads: int
-    nodes: int
-    pinned: tuple[str, ...]
-    memory_nodes: tuple[int, ...] = ()
-    policies: tuple[str, ...] = ()
-    is_bound: bool = False
-
-
 def check_topology(sockets: Sequence[str], slot: SlotKind) -> Iterator[Finding]:
-    """Read it, and pin a child to each socket in turn.
-
-    Args:
-        sockets: as configured; empty: as detected.
-        slot: what is handed out.
-
-    Raises:
-        ConfigError: the configured sockets do not fit the machine.
-        OSError: the child cannot be pinned.
-    """
+    """Read it, and pin a child to each socket in turn."""
     cpus, allowed_nodes = own_limits()
     partitions = read_topology(
         Path("/"), allowed_cpus=cpus, allowed_nodes=allowed_nodes, sockets=sockets, slot=slot
     )
     wanted = [sorted({c for s in partition.slots for c in s.cpus}) for partition in partitions]
-    memory_nodes = partitions[0].memory_nodes
     with a_child() as child:
         pinned = [child.ask("pin", cpus=each)["cpus"] for each in wanted]
-        bound = child.ask("prefer", nodes=list(memory_nodes))
-    reading = Reading(
-        sockets=tuple(map(format_cpu_list, wanted)),
-        slots=sum(len(partition.slots) for partition in partitions),
-        cpus=len(cpus),
-        online=os.cpu_count() or len(cpus),
-        threads=max(len(s.cpus) for partition in partitions for s in partition.slots),
-        nodes=len(parse_cpu_list(_NODES.read_text())) if _NODES.exists() else 0,
-        pinned=tuple(map(format_cpu_list, pinned)),
-        memory_nodes=memory_nodes,
-        policies=tuple(bound["policies"]),
-        is_bound=bound["done"],
+        bound = child.ask("prefer", nodes=list(partitions[0].memory_nodes))
+    nodes = len(parse_cpu_list(_NODES.read_text())) if _NODES.exists() else 0
+    yield judge_cpus(partitions, len(cpus), os.cpu_count() or len(cpus), nodes)
+    yield judge_pinning(wanted, pinned)
+    accepted = partitions[0].memory_nodes if bound["done"] else None
+    yield judge_memory(accepted, bound["policies"], nodes)
+
+
+def judge_cpus(partitions: Sequence[Partition], cpus: int, online: int, nodes: int) -> Finding:
+    """Whether this process may use all logical CPUs; no nodes: the kernel knows none."""
+    slots = [slot for partition in partitions for slot in partition.slots]
+    sockets = ", ".join(
+        f"{number}: CPUs {format_cpu_list(cpu for slot in partition.slots for cpu in slot.cpus)}"
+        for number, partition in enumerate(partitions)
     )
-    yield from judge_topology(reading)
-
-
-def judge_topology(reading: Reading) -> Iterator[Finding]:
-    """What there is, the pinning, the memory policy."""
-    of_sockets = _count(len(reading.sockets), "socket")
-    sockets = ", ".join(f"{i}: CPUs {cpus}" for i, cpus in enumerate(reading.sockets))
-    yield judge(
-        reading.cpus >= reading.online,
+    threads = max(len(slot.cpus) for slot in slots)
+    return judge(
+        cpus >= online,
         "topology",
-        f"{of_sockets} ({sockets}), {_count(reading.slots, 'slot')} of up to "
-        f"{_count(reading.threads, 'thread')}, {_count(reading.nodes, 'NUMA node')}, "
-        f"{reading.cpus} of {reading.online} CPUs allowed",
-        {
-            "sockets": len(reading.sockets),
-            "slots": reading.slots,
-            "cpus": reading.cpus,
-            "numa_nodes": reading.nodes,
-        },
+        f"{_count(len(partitions), 'socket')} ({sockets}), {_count(len(slots), 'slot')} of up to "
+        f"{_count(threads, 'thread')}, {_count(nodes, 'NUMA node')}, "
+        f"{cpus} of {online} CPUs allowed",
+        {"sockets": len(partitions), "slots": len(slots), "cpus": cpus, "numa_nodes": nodes},
         cost="the other CPUs are not handed out to jobs",
         remedy="start the daemon without taskset, cpuset or AllowedCPUs=",
     )
-    is_pinned = reading.pinned == reading.sockets
-    yield judge(
-        is_pinned,
-        "pinning",
-        f"a child could be pinned to each of {of_sockets}"
-        if is_pinned
-        else f"pinned to CPUs {reading.sockets}, found on {reading.pinned}",
-        cost="jobs run on CPUs that they were not given",
-        remedy="see that no CPU goes offline, and no cpuset changes, while the daemon runs",
-        verdict=Verdict.BROKEN,
-    )
-    yield _judge_memory(reading)
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _judge_memory(reading: Reading) -> Finding:
-    if not reading.is_bound:
+def judge_pinning(wanted: Sequence[Sequence[int]], found: Sequence[Sequence[int]]) -> Finding:
+    """Each socket's CPUs, and those that a child had after it was pinned to them."""
+    is_pinned = wanted == found
+    shown_wanted, shown_found = (tuple(map(format_cpu_list, each)) for each in (wanted, found))
+    return judge(
+        is_pinned,
+        "pinning",
+        f"a child could be pinned to each of {_count(len(wanted), 'socket')}"
+        if is_pinned
+        else f"pinned to CPUs {shown_wanted}, found on {shown_found}",
+        cost="jobs run on CPUs that they were not given",
+        remedy="see that no CPU goes offline, and no cpuset changes, while the daemon runs",
+        verdict=Verdict.BROKEN,
+    )
+
+
+def judge_memory(accepted: Sequence[int] | None, policies: Sequence[str], nodes: int) -> Finding:
+    """Whether a process can be told where to take memory from.
+
+    Args:
+        accepted: the nodes that a child was told to take it from; None: the call is refused.
+        policies: its memory policies after that, as in /proc/PID/numa_maps.
+    """
+    if accepted is None:
         return lacking(
             "memory policy",
             "set_mempolicy is refused, or the kernel knows no NUMA node",
-            cost="memory may come from another socket" if reading.nodes > 1 else "nothing here",
+            cost="memory may come from another socket" if nodes > 1 else "nothing here",
             remedy="take a kernel with CONFIG_NUMA, and let a sandbox allow the call",
         )
-    accepted = f"accepted for node {','.join(map(str, reading.memory_nodes))}"
-    if any(policy.startswith("prefer") for policy in reading.policies):
-        policies = " ".join(reading.policies)
-        return ok("memory policy", f"{accepted}, /proc/PID/numa_maps has {policies}")
-    return ok("memory policy", f"{accepted}; the kernel does not show it")
+    told = f"accepted for node {','.join(map(str, accepted))}"
+    if any(policy.startswith("prefer") for policy in policies):
+        return ok("memory policy", f"{told}, /proc/PID/numa_maps has {' '.join(policies)}")
+    return ok("memory policy", f"{told}; the kernel does not show it")
 
 
 # -- open files ------------------------------------------------------------------------------------

@@ -51,68 +51,46 @@ _MOST_SHOWN: Final = 8
 # -- places ----------------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
-    """A directory that has to be somebody's alone.
+def check_place(
+    what: str, path: Path, uid: int, files: Sequence[str] = (), *, may_be_link: bool = True
+) -> Finding:
+    """Whether a directory is this user's alone.
 
-    Attributes:
-        what: a stable name.
-        path: of it.
-        owner_uid: whose it has to be.
+    Args:
         files: in it, that have to be theirs as well, where they exist.
         may_be_link: a symbolic link may stand in its place.
     """
-
-    what: str
-    path: Path
-    owner_uid: int
-    files: Sequence[str] = ()
-    may_be_link: bool = True
-
-
-def check_place(place: Place) -> Finding:
-    """The owner, who may write, and whose the files in it are."""
-    what, path, uid = place.what, place.path, place.owner_uid
-    wrong: Condition | None
+    wrong: Condition | None = None
+    owner_uid, mode = None, 0o700
     try:
-        is_blind = bool(place.files) and not os.access(path, os.X_OK, effective_ids=True)
-        files = () if is_blind else place.files
-        wrong = find_wrong_owner(path, uid, files, may_be_link=place.may_be_link)
+        is_blind = bool(files) and not os.access(path, os.X_OK, effective_ids=True)
+        seen = () if is_blind else files
+        wrong = find_wrong_owner(path, uid, seen, may_be_link=may_be_link)
         status = os.stat(path) if path.exists() else os.lstat(path)
+        owner_uid, mode = status.st_uid, stat.S_IMODE(status.st_mode)
     except FileNotFoundError:
-        values = {"owner_uid": None, "wanted_uid": uid, "mode": 0o700}
-        return ok(what, f"{path} does not exist yet", values)
+        pass
     except OSError as error:
         if is_hidden(error, is_anothers=uid != os.geteuid()):
             return unseen(what, f"{path}: {error.strerror or error}")
-        wrong, values = of_error(path, error), {"owner_uid": None, "wanted_uid": uid, "mode": 0o700}
-    else:
-        mode = stat.S_IMODE(status.st_mode)
-        values = {"owner_uid": status.st_uid, "wanted_uid": uid, "mode": mode}
+        wrong = of_error(path, error)
+    values = {"owner_uid": owner_uid, "wanted_uid": uid, "mode": mode}
     if wrong is not None:
         cost = "it refuses to start; jobs that run go on"
         return broken(what, wrong.fact, values, cost=cost, remedy=wrong.cure)
+    if owner_uid is None:
+        return ok(what, f"{path} does not exist yet", values)
     blind = "; what is in it may not be looked at" if is_blind else ""
-    return ok(what, f"{path}: uid {status.st_uid}, mode {mode:04o}{blind}", values)
+    return ok(what, f"{path}: uid {owner_uid}, mode {mode:04o}{blind}", values)
 
 
 def is_hidden(error: Exception, *, is_anothers: bool) -> bool:
-    """Whether the error says only that root would have to look.
-
-    Args:
-        error: of the look.
-        is_anothers: what is looked at is not who examines' to use.
-    """
+    """Whether only root could look at what is not who examines' to use."""
     return is_anothers and isinstance(error, PermissionError) and os.geteuid() != 0
 
 
 def check_lock(who: str, path: Path, *, answers: bool) -> Finding:
-    """Who holds the lock in this file; a holder that nobody hears is told.
-
-    Args:
-        who: ``daemon`` or ``anchor``.
-        path: of the lock.
-        answers: a daemon answers.
-    """
+    """Who (``daemon`` or ``anchor``) holds this lock, and whether it is heard."""
     what = f"{who}'s lock"
     try:
         pid = find_holder(str(path))
@@ -150,31 +128,19 @@ def check_runtime(directory: Path) -> Finding:
     """Make a socket in the directory, or above it while it does not exist, and connect to it.
 
     Whether the path is too long for a socket is the configuration's to say.
-
-    Raises:
-        OSError: it cannot be made.
     """
-    with scratch_directory(str(directory)) as scratch:
-        peer_uid = _connect(scratch)
-    return judge_runtime(f"{directory}/supervisor.sock", os.geteuid(), peer_uid)
-
-
-def _connect(directory: str) -> int:
-    """Who the kernel says connects to a socket made in this directory, however long its name."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    short = f"/proc/self/fd/{fd}/s"
-    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
-        try:
-            server.bind(short)
-            server.listen()
-            client.connect(short)
-        finally:
-            os.close(fd)
+    with (
+        scratch_directory(str(directory)) as scratch,  # by a short path, whatever the directory's
+        socket.socket(socket.AF_UNIX) as server,
+        socket.socket(socket.AF_UNIX) as client,
+    ):
+        server.bind(f"{scratch}/s")
+        server.listen()
+        client.connect(f"{scratch}/s")
         peer, _ = server.accept()
         with peer:
             data = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    uid: int = _PEER.unpack(data)[1]
-    return uid
+    return judge_runtime(f"{directory}/supervisor.sock", os.geteuid(), _PEER.unpack(data)[1])
 
 
 def judge_runtime(path: str, uid: int, peer_uid: int) -> Finding:
@@ -266,11 +232,7 @@ def judge_members(group: str, answer: Answer[tuple[str, ...] | None] | None) -> 
 
 
 def judge_users(users: Collection[str]) -> Finding:
-    """Whether all jobs' users have accounts.
-
-    Args:
-        users: of all jobs that have not ended; a number stands for who has no name.
-    """
+    """Whether all jobs' users have accounts: a number stands for who has no name."""
     everybody = set(users)
     gone = sorted(filter(str.isdigit, everybody), key=int)
     return judge(
@@ -329,12 +291,7 @@ def find_flaw_of_python() -> Condition | None:
 
 
 def judge_python(flaw: Condition | None, *, has_tiers: bool) -> Finding:
-    """Whether users can run it, and nobody else can change it.
-
-    Args:
-        flaw: why not; None: they can.
-        has_tiers: there are jobs that need it.
-    """
+    """Whether users can run it and nobody else can change it; jobs need it where tiers are."""
     return judge(
         flaw is None,
         "Python for users",

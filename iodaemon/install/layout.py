@@ -89,8 +89,7 @@ def system_layout(
     """As a service for all users.
 
     Args:
-        program: the ``iod`` that the units call.
-        shipped: the shipped folder ``systemd``.
+        shipped: the folder ``systemd``.
         config: the text of a first configuration.
         texts: further files, by path.
 

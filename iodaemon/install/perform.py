@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-import pwd
 import re
 import shlex
 import shutil
@@ -29,6 +28,7 @@ from iodaemon.install.plan import (
     done_line_of,
     parse_record,
 )
+from iodaemon.node.name_service import find_uid
 from iodaemon.node.root_side import SERVICE_USER
 
 _LARGEST_BYTES: Final = 1 << 20
@@ -39,8 +39,6 @@ _PATIENCE_S: Final = 300.0
 _RUNNING: Final = ("active", "activating", "reloading", "deactivating")
 _OF_A_JOB: Final = re.compile(r"([0-9]+)-[0-9]+-.+")
 """The job of a directory in a store: ``<job>-<attempt>-<random>``."""
-_OF_EARLIER: Final = "id"
-"""A file that earlier releases made in a store."""
 
 
 class Jobs(NamedTuple):
@@ -55,27 +53,18 @@ class Jobs(NamedTuple):
     waiting: tuple[int, ...]
 
 
-def has_account(name: str) -> bool:
-    """Whether the system knows this user."""
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        return False
-    return True
-
-
 class Host(NamedTuple):
     """One machine.
 
     Attributes:
         root: where its files are.
         ask_jobs: the jobs that its daemon knows; None: no daemon answers.
-        has_user: whether there is an account of this name.
+        find_user: the number of the account of this name; None: there is none.
     """
 
     root: Path
     ask_jobs: Callable[[], Jobs | None]
-    has_user: Callable[[str], bool] = has_account
+    find_user: Callable[[str], int | None] = find_uid
 
     def at(self, path: str) -> str:
         """Where a path of the machine really is."""
@@ -86,12 +75,7 @@ class Host(NamedTuple):
 
 
 def look(host: Host, layout: Layout, program: str) -> Found:
-    """What a plan needs to know.
-
-    Args:
-        host: where to look.
-        layout: what belongs where.
-        program: names the program as it is now.
+    """What a plan needs to know; ``program`` names the program as it is now.
 
     Raises:
         RequestError: the record cannot be read, or the manager of the units does not answer.
@@ -107,7 +91,7 @@ def look(host: Host, layout: Layout, program: str) -> Found:
         record=record,
         active=active,
         enabled=enabled,
-        has_user=host.has_user(SERVICE_USER),
+        has_user=host.find_user(SERVICE_USER) is not None,
         program=program,
         jobs=tuple(sorted({*jobs.standing, *left})),
         waiting=jobs.waiting,
@@ -198,8 +182,6 @@ def perform(
     """Do all steps in order; the first that fails is the last.
 
     Args:
-        steps: the plan.
-        host: where.
         end_jobs: cancels jobs, by number, and returns when they are gone or cannot be had.
         tell: is given one line for each step.
 
@@ -237,23 +219,15 @@ def _do(step: Step, host: Host, end_jobs: Callable[[tuple[int, ...]], None]) -> 
 def _remove(path: str, what: str) -> bool:
     """True when it was there, and as empty as it has to be."""
     try:
-        match what:
-            case "file":
-                os.unlink(path)
-            case "tree":
-                shutil.rmtree(path)
-            case "folder":
-                with contextlib.suppress(OSError):  # not empty: somebody else's
-                    os.rmdir(path)
-                    return True
-                return False
-            case _:
-                if os.path.islink(path) or {*os.listdir(path)} - {_OF_EARLIER}:
-                    return False
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(path, _OF_EARLIER))
-                os.rmdir(path)
+        if what == "tree":
+            shutil.rmtree(path)
+        else:
+            (os.unlink if what == "file" else os.rmdir)(path)
     except FileNotFoundError:
+        return False
+    except OSError:
+        if what != "folder":  # not empty: somebody else's
+            raise
         return False
     return True
 
@@ -277,11 +251,7 @@ def _put(path: str, item: Item) -> None:
 
 
 def _run(step: Run) -> bool:
-    """True when it did its work.
-
-    Raises:
-        RequestError: it did not, and must.
-    """
+    """True when it did its work; RequestError: it did not, and must."""
     shown = shlex.join(step.words)
     try:
         ended = _call(step.words, _PATIENCE_S)

@@ -44,6 +44,9 @@ _DONE: Final = MappingProxyType(
         "leave": "left",
     }
 )
+_REMOVED: Final = MappingProxyType(
+    {"file": "", "tree": " with all that is in it", "folder": " if it is empty"}
+)
 
 
 # -- the steps -------------------------------------------------------------------------------------
@@ -64,15 +67,10 @@ class Save(NamedTuple):
 
 
 class Remove(NamedTuple):
-    """Remove what lies there, if it does: a file or a link, by default.
-
-    Attributes:
-        what: or a tree with all that is in it, a folder in which nothing is, a store of jobs'
-            directories in which nothing of a job is.
-    """
+    """Remove what lies there, if it does: a file or link, a tree, a folder if nothing is in it."""
 
     path: str
-    what: Literal["file", "tree", "folder", "store"] = "file"
+    what: Literal["file", "tree", "folder"] = "file"
 
 
 class Run(NamedTuple):
@@ -83,11 +81,7 @@ class Run(NamedTuple):
 
 
 class EndJobs(NamedTuple):
-    """Cancel these jobs and wait until they are gone; those that do not listen die with the rest.
-
-    Attributes:
-        ids: ascending.
-    """
+    """Cancel these jobs and wait for their end; who does not listen dies with the rest."""
 
     ids: tuple[int, ...]
 
@@ -111,9 +105,7 @@ def line_of(step: Step) -> str:
         case Save(path):
             return f"keep the changed {path} as {path}.saved"
         case Remove(path, what):
-            return f"remove {path}" + {"file": "", "tree": " with all that is in it"}.get(
-                what, " if it is empty"
-            )
+            return f"remove {path}" + _REMOVED[what]
         case Run(words):
             return f"run {shlex.join(words)}"
         case EndJobs(ids):
@@ -258,8 +250,8 @@ def _keeper_replaced(layout: Layout, found: Found) -> list[Step]:
     """A keeper is stopped, and its scope, which is otherwise than the supervisor's."""
     if found.jobs:
         raise RequestError(
-            f"{_name_jobs(found.jobs)} {_run(found.jobs)} under the installed release, whose jobs "
-            "this one does not know: 'iod drain --wait' first, then install again"
+            f"{_name_jobs(found.jobs)} {_stand(found.jobs)} under the installed release, whose "
+            "jobs this one does not know: 'iod drain --wait' first, then install again"
         )
     kept = f"keep {KEEPER_DATA}: output of jobs of the release before; remove it when it is read"
     return [*_keeper_stopped(layout), Tell(kept)]
@@ -330,8 +322,6 @@ def plan_removal(layout: Layout, found: Found, *, purge: bool, force: bool) -> l
     """Stop it and take away what install made; data and configuration only to ``purge``.
 
     Args:
-        layout: as it would be installed by this program.
-        found: what is there.
         purge: take away journal, jobs' output, configuration and user as well.
         force: end the jobs that are in the way.
 
@@ -369,7 +359,7 @@ def _nothing_there(layout: Layout, found: Found) -> str:
 
 def _in_the_way(found: Found, *, purge: bool) -> str:
     if found.jobs:
-        what = f"{_name_jobs(found.jobs)} {_run(found.jobs)}"
+        what = f"{_name_jobs(found.jobs)} {_stand(found.jobs)}"
     else:
         do = "waits" if len(found.waiting) == 1 else "wait"
         what = f"{_name_jobs(found.waiting)} {do} in the queue, and --purge forgets them"
@@ -377,7 +367,7 @@ def _in_the_way(found: Found, *, purge: bool) -> str:
     return f"{what}: {wait}, or end them with --force"
 
 
-def _run(jobs: tuple[int, ...]) -> str:
+def _stand(jobs: tuple[int, ...]) -> str:
     return f"{'runs or stands' if len(jobs) == 1 else 'run or stand'} suspended"
 
 
@@ -432,7 +422,7 @@ def _purged(layout: Layout, found: Found) -> list[Step]:
     folders = dict.fromkeys([*reversed(found.record.folders), os.path.dirname(layout.record)])
     steps: list[Step] = [
         *(Tell(f"leave what job {job} has there: {', '.join(p)}", p) for job, p in found.kept),
-        *(Remove(path, "store") for path in layout.stores),
+        *(Remove(path, "folder") for path in layout.stores),
         *(Remove(path, "tree") for path in data),
         *(Remove(path) for path in (layout.config[0], layout.record)),
         *(Remove(path, "folder") for path in folders),

@@ -60,7 +60,7 @@ class Computer:
         self.ended = ()
         self.told = []
         self.version = "1 aaaa"
-        self.host = Host(self.root, lambda: self.jobs, lambda _: (self.state / "user").exists())
+        self.host = Host(self.root, lambda: self.jobs, self.find_user)
         self.layout = self.layout_of(PROGRAM)
         for folder in ("etc/systemd/system", "etc/sysusers.d", "usr/local/bin", "var/lib", "run"):
             (self.root / folder).mkdir(parents=True)
@@ -68,6 +68,9 @@ class Computer:
     def layout_of(self, program, folder=None):
         text = config_toml(default_settings({}, 0))
         return system_layout(program, folder or shipped("systemd"), text)
+
+    def find_user(self, name):
+        return 997 if (self.state / "user").exists() else None
 
     def at(self, path):
         return self.root / path.lstrip("/")

@@ -14,7 +14,7 @@ from harness import CGROUPS, MARK, marked, until
 from leaving import name_of
 
 from iodaemon.cli import main
-from iodaemon.core.platform import Device, DeviceId
+from iodaemon.core.platform import Device, DeviceId, Partition, PartitionId, Slot, SlotId
 from iodaemon.doctor import accounting, control_group, disks, kernel_features, service
 from iodaemon.doctor.accounting import MOVED_BYTES, Counted
 from iodaemon.doctor.checks import Subject, examine
@@ -221,36 +221,38 @@ def test_what_a_killed_one_leaves_are_empty_places_that_the_next_removes(configu
 
 def fail_in_a_directory(directory, pids):
     with scratch_directory(directory) as place, a_child() as child:
-        child.ask("write", path=f"{place}/data", blocks=1)
-        pids += [child.pid, child.ask("spin", procs=None)["pid"]]
+        child.ask("move", path=f"{place}/data", blocks=1)
+        child.ask("spin")
+        pids.append(child.pid)
         raise ZeroDivisionError
 
 
 def fail_in_a_cgroup(home, pids):
     with scratch_cgroup(home) as base, a_child() as child:
-        spin = child.ask("spin", procs=f"{base}/jobs/cgroup.procs")
-        pids += [child.pid, spin["pid"]]
+        child.ask("enter", procs=f"{base}/jobs/cgroup.procs")
+        child.ask("spin")
+        pids.append(child.pid)
         Path(base, "jobs/cgroup.freeze").write_text("1")
         raise ZeroDivisionError
 
 
 @pytest.mark.node
-def test_a_probe_that_fails_takes_its_places_and_processes_with_it(tmp_path):
+def test_a_probe_that_fails_takes_its_place_and_process_with_it(tmp_path):
     pids = []
     with pytest.raises(ZeroDivisionError):
         fail_in_a_directory(str(tmp_path), pids)
 
-    assert [None, None] == [find_state(pid) for pid in pids]
+    assert [None] == [find_state(pid) for pid in pids]
     assert [] == scratches(tmp_path)
 
 
 @pytest.mark.node
-def test_a_cgroup_goes_with_the_frozen_processes_in_it(cgroup_home):
+def test_a_cgroup_goes_with_the_frozen_process_in_it(cgroup_home):
     pids = []
     with pytest.raises(ZeroDivisionError):
         fail_in_a_cgroup(cgroup_home, pids)
 
-    assert [None, None] == [find_state(pid) for pid in pids]
+    assert [None] == [find_state(pid) for pid in pids]
     assert [] == cgroup_scratches()
 
 
@@ -261,11 +263,11 @@ def test_a_cgroup_goes_with_the_frozen_processes_in_it(cgroup_home):
 def test_a_child_says_what_it_could_not_do_and_goes_on(tmp_path):
     with a_child() as child:
         with pytest.raises(FileNotFoundError):
-            child.ask("write", path=str(tmp_path / "no" / "data"), blocks=1)
+            child.ask("move", path=str(tmp_path / "no" / "data"), blocks=1)
         with pytest.raises(OSError, match="Invalid argument"):
             child.ask("pin", cpus=[100_000])
-        with pytest.raises(PermissionError):
-            child.ask("spin", procs=str(tmp_path))
+        with pytest.raises(IsADirectoryError):
+            child.ask("enter", procs=str(tmp_path))
 
         assert {} == child.ask("hello")
 
@@ -273,19 +275,17 @@ def test_a_child_says_what_it_could_not_do_and_goes_on(tmp_path):
 @pytest.mark.node
 def test_the_file_of_a_child_has_no_name(tmp_path):
     with a_child() as child:
-        child.ask("write", path=str(tmp_path / "data"), blocks=2)
-
+        assert "is_direct" in child.ask("move", path=str(tmp_path / "data"), blocks=2)
         assert [] == list(tmp_path.iterdir())
-        assert "is_direct" in child.ask("read", blocks=2)
 
 
 @pytest.mark.node
 def test_the_cpu_clock_of_a_process_moves_while_it_spins():
     with a_child() as child:
-        pid = child.ask("spin", procs=None)["pid"]
-        before_s = cpu_s(pid)
+        child.ask("spin")
+        before_s = cpu_s(child.pid)
 
-        assert wait_for(lambda: cpu_s(pid) > before_s, 2.0) is not None
+        assert wait_for(lambda: cpu_s(child.pid) > before_s, 2.0) is not None
         assert wait_for(lambda: False, 0.01) is None
 
 
@@ -460,7 +460,7 @@ def counting(**fields):
         "cgroup": counted(),
         **fields,
     }
-    return verdicts(accounting.judge_counting(accounting.Reading(**made)))
+    return verdicts(accounting.judge_counting(**made))
 
 
 def test_sources_that_count_all_are_ok():
@@ -511,9 +511,9 @@ def test_the_io_of_others_lacks_when_it_may_not_be_read(uid, is_readable, verdic
     ],
 )
 def test_a_standstill_must_be_one_and_must_end(fields, verdict):
-    made = control_group.Standstill(freeze_s=0.001, still_cpu_s=0.0, thaw_s=0.002)
+    made = {"freeze_s": 0.001, "still_cpu_s": 0.0, "thaw_s": 0.002, **fields}
 
-    found = control_group.judge_freezing("it", made._replace(**fields), "mend it")
+    found = control_group.judge_freezing("it", **made, instead="mend it")
 
     assert verdict == found.verdict
 
@@ -562,37 +562,34 @@ def test_a_home_in_which_nothing_can_be_made_is_not_used():
 
 # -- judging: topology and devices -----------------------------------------------------------------
 
-TWO_SOCKETS = kernel_features.Reading(
-    sockets=("0-1", "2-3"),
-    slots=4,
-    cpus=4,
-    online=4,
-    threads=1,
-    nodes=2,
-    pinned=("0-1", "2-3"),
-    memory_nodes=(0,),
-    policies=("prefer (many):0",),
-    is_bound=True,
-)
+TWO_SOCKETS = [
+    Partition(
+        id=PartitionId(number),
+        slots=tuple(Slot(id=SlotId(cpu), cpus=(cpu,)) for cpu in (2 * number, 2 * number + 1)),
+    )
+    for number in range(2)
+]
+
+
+@pytest.mark.parametrize(("cpus", "verdict"), [(4, OK), (2, LACKING)])
+def test_cpus_that_may_not_be_used_are_lacking(cpus, verdict):
+    found = kernel_features.judge_cpus(TWO_SOCKETS, cpus, online=4, nodes=2)
+
+    sockets = "2 sockets (0: CPUs 0-1, 1: CPUs 2-3), 4 slots of up to 1 thread, 2 NUMA nodes"
+    assert (verdict, f"{sockets}, {cpus} of 4 CPUs allowed") == (found.verdict, found.measured)
+
+
+@pytest.mark.parametrize(("second", "verdict"), [([2, 3], OK), ([2], BROKEN)])
+def test_a_child_must_have_the_cpus_that_it_was_pinned_to(second, verdict):
+    assert verdict == kernel_features.judge_pinning([[0, 1], [2, 3]], [[0, 1], second]).verdict
 
 
 @pytest.mark.parametrize(
-    ("changes", "what", "verdict"),
-    [
-        ({}, "topology", OK),
-        ({"cpus": 2}, "topology", LACKING),
-        ({}, "pinning", OK),
-        ({"pinned": ("0-1", "2")}, "pinning", BROKEN),
-        ({}, "memory policy", OK),
-        ({"policies": ()}, "memory policy", OK),
-        ({"is_bound": False}, "memory policy", LACKING),
-        ({"is_bound": False, "nodes": 1}, "memory policy", LACKING),
-    ],
+    ("accepted", "policies", "verdict"),
+    [((0,), ("prefer (many):0",), OK), ((0,), (), OK), (None, (), LACKING)],
 )
-def test_a_topology_is_judged_by_what_the_child_got(changes, what, verdict):
-    found = verdicts(kernel_features.judge_topology(TWO_SOCKETS._replace(**changes)))
-
-    assert verdict == found[what]
+def test_a_memory_policy_is_lacking_where_the_call_is_refused(accepted, policies, verdict):
+    assert verdict == kernel_features.judge_memory(accepted, policies, 2).verdict
 
 
 def test_a_path_without_a_disk_lacks_one():

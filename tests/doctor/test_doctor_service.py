@@ -16,7 +16,6 @@ from harness import until
 from iodaemon.doctor.checks import CHECKS, Subject, examine
 from iodaemon.doctor.report import Verdict
 from iodaemon.doctor.service import (
-    Place,
     Running,
     check_groups,
     check_lock,
@@ -40,14 +39,14 @@ from iodaemon.supervisor.systemd import SCOPE
 
 BROKEN, LACKING, OK = Verdict.BROKEN, Verdict.LACKING, Verdict.OK
 NOBODY = 65534
-OF_A_SERVICE = ("places", "disk of the output", "locks", "users")
+OF_A_SERVICE = ("places", "locks", "users")
 OF_THIS_MACHINE = ("group of admins", "Python for users")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 
 def examined(path, *, owner_uid=None, files=("journal.db",)):
     uid = os.geteuid() if owner_uid is None else owner_uid
-    return check_place(Place("state directory", path, uid, files))
+    return check_place("state directory", path, uid, files)
 
 
 @contextlib.contextmanager
