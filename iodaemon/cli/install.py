@@ -198,16 +198,10 @@ def _user_layout(program: Program, config: Settings) -> Layout:
 
 
 def _with_places(layout: Layout, config: Settings) -> Layout:
-    """The same, with what the configuration says of places."""
-    from iodaemon.install.layout import with_stores
+    from iodaemon.install.layout import with_places
 
-    disks = [disk.path for table in config.tier.values() for disk in table.disk]
-    return with_stores(_with_elsewhere(layout, config.state_dir, config.supervisor_dir), disks)
-
-
-def _with_elsewhere(layout: Layout, *configured: str | None) -> Layout:
-    elsewhere = [path for path in configured if path is not None and path not in layout.data]
-    return layout._replace(elsewhere=tuple(elsewhere))
+    disks = (disk.path for table in config.tier.values() for disk in table.disk)
+    return with_places(layout, (config.state_dir, config.supervisor_dir), disks)
 
 
 def _ask_jobs(client: Client) -> Jobs | None:

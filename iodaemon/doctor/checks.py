@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit
 from typing import Any, Final, NamedTuple
 
 from iodaemon.config.tier import TierTable
@@ -23,6 +24,7 @@ from iodaemon.doctor.report import Finding, broken, parts_of, unseen
 from iodaemon.errors import ConfigError
 from iodaemon.node.condition import STATE_FILES, of_error
 from iodaemon.node.devices import find_device
+from iodaemon.node.feature import find_sources
 from iodaemon.node.root_side import OUTPUT, SERVICE_USER
 from iodaemon.node.topology import SlotKind
 from iodaemon.supervisor.anchor import LOCK
@@ -129,7 +131,7 @@ CHECKS: Final = (
     Check("freeze by cgroup", lambda s: [control_group.check_freezing_by_cgroup(s.home)], _HOME),
     Check("freeze by signals", lambda _: [control_group.check_freezing_by_signals()]),
     Check("cgroups", lambda s: control_group.judge_cgroups(s.cgroups)),
-    Check("progress", lambda s: kernel_features.check_progress(s.home)),
+    Check("progress", lambda s: kernel_features.judge_progress(find_sources(Path("/"), s.home))),
     Check("topology", lambda s: kernel_features.check_topology(s.sockets, s.slot)),
     Check("disk", lambda s: [disks.judge_path("disk of the state", find_device(s.state_dir))]),
     Check("disk", lambda s: [disks.judge_path("disk of this place", find_device(s.directory))]),
@@ -138,7 +140,7 @@ CHECKS: Final = (
     Check("tiers", lambda s: disks.check_tiers(s.tiers, s.node, is_shared=s.is_service)),
     Check("pressure (PSI)", lambda _: [kernel_features.check_pressure()]),
     Check("journal disk", lambda s: disks.check_journal_disk(s.state_dir), _STATE),
-    Check("open files", lambda _: [kernel_features.check_files()]),
+    Check("open files", lambda _: [kernel_features.judge_files(*getrlimit(RLIMIT_NOFILE))]),
     Check("runtime directory", lambda s: [service.check_runtime(s.runtime_dir)], _RUNTIME),
     Check("places", _places),
     Check("locks", _locks),

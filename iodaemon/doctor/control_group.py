@@ -199,27 +199,27 @@ def _try_out(
     _await_progress(child.pid)
     start_s = time.monotonic()
     freeze()
-    is_frozen = wait_for(is_still, _WITHIN_S)
+    is_frozen = _wait_for(is_still, _WITHIN_S)
     freeze_s = None if is_frozen is None else time.monotonic() - start_s
-    before_s = cpu_s(child.pid)
+    before_s = _cpu_s(child.pid)
     time.sleep(_WATCH_S)
-    still_cpu_s = cpu_s(child.pid) - before_s
+    still_cpu_s = _cpu_s(child.pid) - before_s
     thaw()
     return judge_freezing(what, freeze_s, still_cpu_s, _await_progress(child.pid), instead)
 
 
 def _await_progress(pid: int) -> float | None:
     """Until it has used the CPU, s; None: it does not get it."""
-    before_s = cpu_s(pid)
-    return wait_for(lambda: cpu_s(pid) > before_s, _WITHIN_S)
+    before_s = _cpu_s(pid)
+    return _wait_for(lambda: _cpu_s(pid) > before_s, _WITHIN_S)
 
 
-def cpu_s(pid: int) -> float:
+def _cpu_s(pid: int) -> float:
     """CPU time that a process has used (its own clock, to the ns)."""
     return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
 
 
-def wait_for(holds: Callable[[], bool], within_s: float) -> float | None:
+def _wait_for(holds: Callable[[], bool], within_s: float) -> float | None:
     """How long it took until it held, s; None: it did not within this time."""
     start_s = time.monotonic()
     while not holds():

@@ -116,9 +116,6 @@ def judge_disks(names: Sequence[str], unaccounted: Sequence[str], fields: int) -
 _WITHOUT: Final = "what a lone request takes is learned while jobs run, and guessed until then"
 _RELOAD: Final = "'iod config reload'"
 
-Row = Mapping[str, Any]
-"""One disk, as in the answer of ``GET /v1/node``."""
-
 
 def check_calibration(state_dir: Path, node: Mapping[str, Any] | None) -> Iterator[Finding]:
     """By the word of the daemon that runs, else by what it would find."""
@@ -142,7 +139,7 @@ def check_calibration(state_dir: Path, node: Mapping[str, Any] | None) -> Iterat
     yield from judge_calibration(_probe(kept) if node is None else node.get("calibration", []))
 
 
-def _probe(kept: Kept) -> list[Row]:
+def _probe(kept: Kept) -> list[dict[str, Any]]:
     """What is kept of the disks of this machine."""
     identities = {device.id: find_identity(device.id) for device in leaf_devices()}
     release = os.uname().release
@@ -157,8 +154,8 @@ def _probe(kept: Kept) -> list[Row]:
     ]
 
 
-def judge_calibration(rows: Sequence[Row]) -> Iterator[Finding]:
-    """Each disk that was measured; that none was."""
+def judge_calibration(rows: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Each disk that was measured, as in the answer of ``GET /v1/node``; that none was."""
     if not rows:
         yield lacking(
             "calibration",

@@ -21,7 +21,6 @@ from iodaemon.node.feature import (
     REFAULTS,
     USER_CPU,
     ProgressSource,
-    find_sources,
 )
 from iodaemon.node.root_side import BY_SIGNALS
 from iodaemon.node.sampler.proc_files import known, parse_pressure
@@ -65,11 +64,6 @@ def judge_kernel(release: str) -> Finding:
 
 
 # -- what it counts --------------------------------------------------------------------------------
-
-
-def check_progress(cgroup_home: str | None) -> Iterator[Finding]:
-    """Read each counter once; the cgroup is one in whose place jobs could have theirs."""
-    return judge_progress(find_sources(Path("/"), cgroup_home))
 
 
 def judge_progress(found: frozenset[ProgressSource]) -> Iterator[Finding]:
@@ -187,13 +181,8 @@ def judge_memory(accepted: Sequence[int] | None, policies: Sequence[str], nodes:
 # -- open files ------------------------------------------------------------------------------------
 
 
-def check_files() -> Finding:
-    """The limits of this process, which a daemon started like it would have."""
-    return judge_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
-
-
 def judge_files(soft: int, hard: int) -> Finding:
-    """By the hard limit, up to which the daemon raises its own; -1: none."""
+    """By the hard limit of this process, to which a daemon started like it raises its own."""
     is_endless = hard == resource.RLIM_INFINITY
     room = "any number of" if is_endless else f"about {hard // _FILES_PER_JOB}"
     limits = "none" if is_endless else f"{soft}, up to {hard}"

@@ -143,9 +143,13 @@ def user_layout(
     )
 
 
-def with_stores(layout: Layout, disks: Iterable[str]) -> Layout:
-    """The same, with these disks of storage tiers."""
-    return layout._replace(stores=tuple(os.path.join(os.path.normpath(d), STORE) for d in disks))
+def with_places(
+    layout: Layout, configured: Iterable[str | None], disks: Iterable[str] = ()
+) -> Layout:
+    """The same, with directories that the configuration names, and disks of storage tiers."""
+    elsewhere = tuple(path for path in configured if path and path not in layout.data)
+    stores = tuple(os.path.join(os.path.normpath(disk), STORE) for disk in disks)
+    return layout._replace(elsewhere=elsewhere, stores=stores)
 
 
 def _unit(path: Path, program: str) -> Item:

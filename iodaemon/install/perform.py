@@ -42,12 +42,7 @@ _OF_A_JOB: Final = re.compile(r"([0-9]+)-[0-9]+-.+")
 
 
 class Jobs(NamedTuple):
-    """Numbers, ascending.
-
-    Attributes:
-        standing: those that run or are suspended.
-        waiting: those in the queue.
-    """
+    """Ascending numbers of those that run or are suspended, and of those in the queue."""
 
     standing: tuple[int, ...]
     waiting: tuple[int, ...]

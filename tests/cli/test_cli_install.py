@@ -12,7 +12,7 @@ import pytest
 from iodaemon.cli import install as verb
 from iodaemon.config import config_toml, default_settings
 from iodaemon.errors import RequestError
-from iodaemon.install.layout import UNITS, system_layout, user_layout, with_stores
+from iodaemon.install.layout import UNITS, system_layout, user_layout, with_places
 from iodaemon.install.perform import Host, Jobs, look, perform
 from iodaemon.install.plan import line_of, plan_install, plan_removal
 from iodaemon.install.program import find_flaw
@@ -383,7 +383,7 @@ def test_files_of_the_administrator_beside_the_configuration_stay(computer):
 
 
 def test_a_state_directory_elsewhere_is_never_removed(computer):
-    computer.layout = verb._with_elsewhere(computer.layout, "/srv/data", None)
+    computer.layout = with_places(computer.layout, ["/srv/data", None])
     computer.install()
     computer.at("/srv/data").mkdir(parents=True)
 
@@ -397,7 +397,7 @@ def keep(computer, job, *disks):
     """What a job has on disks of tiers."""
     for disk in disks:
         computer.at(f"{disk}/.iodaemon/{job}-1-ab").mkdir(parents=True)
-    computer.layout = with_stores(computer.layout, ["/fast0", "/fast1", "/none"])
+    computer.layout = with_places(computer.layout, (), ["/fast0", "/fast1", "/none"])
 
 
 def test_what_is_kept_on_tiers_is_in_the_way_of_purging_alone(computer):

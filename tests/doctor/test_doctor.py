@@ -19,7 +19,6 @@ from iodaemon.doctor import accounting, control_group, disks, kernel_features, s
 from iodaemon.doctor.accounting import MOVED_BYTES, Counted
 from iodaemon.doctor.checks import Subject, examine
 from iodaemon.doctor.child import a_child
-from iodaemon.doctor.control_group import cpu_s, wait_for
 from iodaemon.doctor.report import Verdict, broken, is_broken, lacking, ok
 from iodaemon.doctor.running_daemon import (
     judge_controls,
@@ -27,7 +26,7 @@ from iodaemon.doctor.running_daemon import (
     judge_sampling,
     judge_supervisor,
 )
-from iodaemon.doctor.scratch import PREFIX, existing_directory, scratch_cgroup, scratch_directory
+from iodaemon.doctor.scratch import PREFIX, scratch_cgroup, scratch_directory
 from iodaemon.node.devices import MEMORY, NETWORK, PathDevice
 from iodaemon.node.feature import (
     AVAILABLE_MEMORY,
@@ -277,21 +276,6 @@ def test_the_file_of_a_child_has_no_name(tmp_path):
     with a_child() as child:
         assert "is_direct" in child.ask("move", path=str(tmp_path / "data"), blocks=2)
         assert [] == list(tmp_path.iterdir())
-
-
-@pytest.mark.node
-def test_the_cpu_clock_of_a_process_moves_while_it_spins():
-    with a_child() as child:
-        child.ask("spin")
-        before_s = cpu_s(child.pid)
-
-        assert wait_for(lambda: cpu_s(child.pid) > before_s, 2.0) is not None
-        assert wait_for(lambda: False, 0.01) is None
-
-
-def test_the_nearest_directory_that_exists_is_found(tmp_path):
-    assert str(tmp_path) == existing_directory(str(tmp_path / "a" / "b"))
-    assert str(tmp_path) == existing_directory(str(tmp_path))
 
 
 def test_what_is_no_scratch_of_ours_or_belongs_to_the_living_stays(tmp_path):
@@ -553,11 +537,6 @@ def test_of_cgroups_each_thing_may_lack_and_none_is_broken(changes, lacks):
 
     assert lacks == {what for what, verdict in found.items() if verdict is LACKING}
     assert BROKEN not in found.values()
-
-
-def test_a_home_in_which_nothing_can_be_made_is_not_used():
-    assert HOME.usable_home == "/sys/fs/cgroup/a"
-    assert HOME._replace(problem="no").usable_home is None
 
 
 # -- judging: topology and devices -----------------------------------------------------------------
