@@ -152,7 +152,7 @@ def examine(subject: Subject, checks: Iterable[Check] = CHECKS) -> Iterator[Find
     """Every finding as soon as it is made. What was made for a check is gone when it comes."""
     for check in checks:
         try:
-            yield from list(check.find(subject))
+            yield from check.find(subject)
         except (OSError, ConfigError) as error:
             yield _refused(check, subject, error)
 
