@@ -106,7 +106,7 @@ def judge_counting(
     cgroup: Counted | None,
     disk: Counted | None,
 ) -> Iterator[Finding]:
-    """One finding a source, by what all of them say of the same bytes.
+    """One finding per source: what each of them counted of the same bytes.
 
     Args:
         means: how they were moved past the page cache.

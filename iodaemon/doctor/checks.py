@@ -75,7 +75,7 @@ class Check(NamedTuple):
     """One check, or several that come from one trial.
 
     Attributes:
-        what: a stable name, of the finding where the system refuses the very thing.
+        what: a stable name; also of the finding that the check cannot be made.
         find: makes the findings. Its OSError and ConfigError are findings as well.
         where: the directory in which it tries something; None: in none.
     """
@@ -149,7 +149,7 @@ CHECKS: Final = (
 
 
 def examine(subject: Subject, checks: Iterable[Check] = CHECKS) -> Iterator[Finding]:
-    """Every finding as soon as it is made. What was made for a check is gone when it comes."""
+    """Every finding as soon as it is made, when what was made for its check is removed."""
     for check in checks:
         try:
             yield from check.find(subject)
@@ -158,7 +158,7 @@ def examine(subject: Subject, checks: Iterable[Check] = CHECKS) -> Iterator[Find
 
 
 def _refused(check: Check, subject: Subject, error: OSError | ConfigError) -> Finding:
-    """The system refuses the very thing: that is the finding."""
+    """The finding that the system refuses what the check tries."""
     problem, remedy = parts_of(str(error))
     if isinstance(error, OSError):
         problem, remedy = error.strerror or problem, ""

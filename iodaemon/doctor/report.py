@@ -70,14 +70,14 @@ def judge(
     remedy: str,
     verdict: Verdict = Verdict.LACKING,
 ) -> Finding:
-    """That it works; else what it costs to do without and how to get it, by this verdict."""
+    """``ok`` if ``is_well``; else this verdict, with cost and remedy."""
     if is_well:
         return ok(what, measured, values)
     return Finding(verdict, what, measured, values, cost, remedy)
 
 
 def unseen(what: str, problem: str) -> Finding:
-    """Only root could look."""
+    """A finding that only root could make."""
     return lacking(what, f"not looked at: {problem}", cost="it may be wrong", remedy=AS_ROOT)
 
 

@@ -30,15 +30,15 @@ _LOOK_S: Final = 0.002
 
 @contextmanager
 def ended_in_order() -> Iterator[Callable[[], None]]:
-    """Signals that end are obeyed between two checks, when nothing is left to tidy up.
+    """Obey SIGINT, SIGTERM and SIGHUP between two checks, when nothing is left to remove.
 
-    An exception out of nowhere would tear holes into the tidying itself: one between a lock's
-    being taken and its ``try`` leaves it locked (seen in ``Popen.wait``). A check takes a fraction
-    of a second; who cannot wait for its end, and signals again, is obeyed at once.
+    An exception at any other moment could interrupt the removal itself: one between the taking of
+    a lock and its ``try`` leaves it locked (seen in ``Popen.wait``). A check takes a fraction of a
+    second; a second signal is obeyed at once.
 
     Yields:
-        To be called between two checks. After SIGINT it raises KeyboardInterrupt, after SIGTERM
-        and SIGHUP SystemExit, with the code of a shell.
+        A function to call between two checks. After SIGINT it raises KeyboardInterrupt, after
+        SIGTERM and SIGHUP SystemExit, with the code of a shell.
     """
     received: list[int] = []
 
@@ -88,7 +88,7 @@ def scratch_directory(near: str) -> Iterator[str]:
 
 @contextmanager
 def scratch_cgroup(home: str) -> Iterator[str]:
-    """A cgroup with an empty ``jobs`` in it, below this one; to be empty again at the end."""
+    """A cgroup with an empty ``jobs`` in it, below this one; no process may be in it at the end."""
     for left in find_left(home, PREFIX):
         with contextlib.suppress(FileNotFoundError):  # somebody else sweeps as well
             if left.lstat().st_uid == os.geteuid():
@@ -118,11 +118,11 @@ def _remove_cgroup(path: str) -> None:
 
 
 def _sweep_directories(base: str) -> None:
-    """Remove what one that was killed has left here; another user's is left to that user.
+    """Remove what a killed examination of this user's left here.
 
-    Who may rename in this directory can give such a name to any of this user's: only what an
-    examination marked as its own under that very name is emptied. An empty one, of which it had
-    marked nothing yet, goes too: who may rename it may remove it as well.
+    A user who may rename in this directory can give such a name to any directory of this user's:
+    only one that an examination marked as its own under that very name is emptied. An empty one,
+    which it had not marked yet, is removed too: a user who may rename it may also remove it.
     """
     for path in find_left(base, PREFIX):
         with contextlib.suppress(OSError):  # another user's, or somebody else sweeps as well

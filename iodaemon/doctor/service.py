@@ -1,4 +1,4 @@
-"""Whose the daemon's places are, who holds the locks in them, and who its users are.
+"""The owners of the daemon's directories, the holders of the locks in them, and its users.
 
 Nothing is made or locked here but one socket.
 """
@@ -144,7 +144,7 @@ def check_runtime(directory: Path) -> Finding:
 
 
 def judge_runtime(path: str, uid: int, peer_uid: int) -> Finding:
-    """Who this process was taken for when it connected."""
+    """Whether the kernel names the user who connects."""
     is_same = peer_uid == uid
     return judge(
         is_same,

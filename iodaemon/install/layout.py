@@ -32,10 +32,10 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_./+@:=,~-]+")
 
 
 class Item(NamedTuple):
-    """What lies, or is to lie, at one path.
+    """The content of one path, as it is or should be.
 
     Attributes:
-        kind: ``other`` is what install never makes, a directory for example.
+        kind: ``other``: something that install never makes, such as a directory.
         text: of a file; of a link, where it points.
     """
 
@@ -52,16 +52,16 @@ class Layout(NamedTuple):
     Attributes:
         is_system: for all users of the machine.
         program: the ``iod`` that the units call.
-        systemctl: how the manager of the units is spoken to.
-        units: what is enabled and started, the one that starts first at the front.
-        items: what the units, and what they need, are; all of it must be as it is here.
-        link: the program under a name that is on everybody's PATH. None: none is needed.
-        config: a first configuration; written only where none is.
-        record: where it is noted what was put where.
-        runtime: directories that are of no use once nothing runs.
-        data: what is kept unless asked otherwise.
-        elsewhere: data that the configuration has put into places of its own: never removed.
-        stores: where jobs have their directories on the disks of storage tiers.
+        systemctl: the command that controls the units.
+        units: those to enable and start, the first one first.
+        items: the units and the files that they need; install restores all of them.
+        link: a link to the program in a directory on every user's PATH. None: not needed.
+        config: a first configuration; written only if there is none.
+        record: path of the file that records what install made.
+        runtime: directories to remove once nothing runs.
+        data: directories that only ``--purge`` removes.
+        elsewhere: data directories that the configuration names; never removed.
+        stores: directories on the disks of storage tiers that contain jobs' directories.
     """
 
     is_system: bool

@@ -1,4 +1,4 @@
-"""Decides what is to be done, from what belongs where and what is there. Pure.
+"""Decides what to do, from what belongs where and what is there. Pure: it does no I/O.
 
 1. What lies where a file of ours belongs is ours when the record says so, or when it is the same.
 2. Ours, and changed since: kept as PATH.saved and replaced. Not ours: install refuses.
@@ -53,7 +53,7 @@ _REMOVED: Final = MappingProxyType(
 
 
 class Put(NamedTuple):
-    """Have this at the path, and the folders above it; whole or not at all."""
+    """Write a file or link atomically, and make the folders above it."""
 
     path: str
     item: Item
@@ -61,33 +61,33 @@ class Put(NamedTuple):
 
 
 class Save(NamedTuple):
-    """Keep what lies there beside it, as ``PATH.saved``."""
+    """Rename what is there to ``PATH.saved``."""
 
     path: str
 
 
 class Remove(NamedTuple):
-    """Remove what lies there, if it does: a file or link, a tree, a folder if nothing is in it."""
+    """Remove what is there, if anything: a file or link, a tree, or a folder if it is empty."""
 
     path: str
     what: Literal["file", "tree", "folder"] = "file"
 
 
 class Run(NamedTuple):
-    """Run a program and wait for its end, which may be a failure if ``may_fail``."""
+    """Run a program and wait for its end; it must succeed unless ``may_fail``."""
 
     words: tuple[str, ...]
     may_fail: bool = False
 
 
 class EndJobs(NamedTuple):
-    """Cancel these jobs and wait for their end; who does not listen dies with the rest."""
+    """Cancel these jobs and wait for their end; those that ignore it are killed with the rest."""
 
     ids: tuple[int, ...]
 
 
 class Tell(NamedTuple):
-    """Do nothing; somebody should know, while one of these paths is there if some are named."""
+    """Print a line and do nothing; with paths, only if one of them exists."""
 
     text: str
     paths: tuple[str, ...] = ()
@@ -97,7 +97,7 @@ Step: TypeAlias = Put | Save | Remove | Run | EndJobs | Tell
 
 
 def line_of(step: Step) -> str:
-    """What the step does, in the imperative, without the full stop."""
+    """The step as a line, in the imperative."""
     match step:
         case Put(path, item, why):
             text = f"link {path} to {item.text}" if item.kind == "link" else f"write {path}"
@@ -130,9 +130,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         version: of the file's form.
         installed: the digest of each file and link, by path.
         folders: directories that were not there before, outer ones first.
-        user: the daemon's user was not there before.
-        running: names the program as it was when its services were last started; empty: since
-            then something has changed, or they have not been started.
+        user: install made the daemon's user.
+        running: names the program as it was when its services were last started; empty: something
+            has changed since then, or they were never started.
     """
 
     version: int = 1
@@ -169,7 +169,7 @@ class Found(NamedTuple):
 
     Attributes:
         items: what lies at each path of the layout and of the record.
-        missing: of the folders that those paths are in, those that are not there, outer first.
+        missing: folders of those paths that do not exist, outer first.
         record: of an earlier install; empty without one.
         active: the units that run, or listen.
         enabled: the units that the next boot starts.
@@ -201,7 +201,7 @@ class Found(NamedTuple):
 
 
 def plan_install(layout: Layout, found: Found) -> list[Step]:
-    """Set up what lacks, bring up to date what differs, start it; nothing where all is well.
+    """Install what is missing, update what differs, start the service; no step if all is well.
 
     Raises:
         RequestError: something of somebody else's is in the way, or jobs of a release whose jobs
@@ -265,7 +265,7 @@ def _keeper_stopped(layout: Layout) -> list[Step]:
 
 
 def _digest(item: Item) -> str:
-    """Tells whether it is still what was put there."""
+    """A hash that shows whether a file is still as it was installed."""
     return hashlib.sha256(f"{item.kind}\0{item.text}".encode()).hexdigest()
 
 
@@ -319,10 +319,10 @@ def _note(layout: Layout, record: Record, why: str) -> Put:
 
 
 def plan_removal(layout: Layout, found: Found, *, purge: bool, force: bool) -> list[Step]:
-    """Stop it and take away what install made; data and configuration only to ``purge``.
+    """Stop the service and remove what install made.
 
     Args:
-        purge: take away journal, jobs' output, configuration and user as well.
+        purge: remove journal, jobs' output, configuration and user as well.
         force: end the jobs that are in the way.
 
     Raises:
