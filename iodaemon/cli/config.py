@@ -123,7 +123,7 @@ def _configured(session: Session) -> JsonObject:
 def _promised(session: Session) -> dict[str, int]:
     """Bytes of each disk; nothing where no daemon answers."""
     from iodaemon.api.client import Client
-    from iodaemon.doctor.tier import find_allocated
+    from iodaemon.doctor.disks import find_allocated
 
     try:
         return find_allocated(Client(session.socket_path(), _ANSWER_WITHIN_S).node())

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from iodaemon.api.model import Job, JsonObject
     from iodaemon.config import Settings
-    from iodaemon.doctor.account import Running
-    from iodaemon.doctor.examine import Subject
-    from iodaemon.doctor.finding import Finding
-    from iodaemon.install.host import Host, Jobs
+    from iodaemon.doctor.checks import Subject
+    from iodaemon.doctor.report import Finding
+    from iodaemon.doctor.service import Running
     from iodaemon.install.layout import Layout
+    from iodaemon.install.perform import Host, Jobs
+    from iodaemon.install.plan import Step
     from iodaemon.install.program import Program
-    from iodaemon.install.step import Step
 
 app = App()
 
@@ -66,14 +66,14 @@ def install(
         if is_given and not remove:
             raise UsageError(f"{name} goes with --remove: 'iod install --help' shows how")
     _check_caller(is_user=user)
-    from iodaemon.install.program import check_program, find_program
+    from iodaemon.install.program import find_flaw, find_program
 
     program = find_program()
     config = _settings(session, is_system=not user, must_be_right=not remove)
     if not user:
         os.umask(0o022)  # what is made here is for everybody to read
-        if not remove:
-            check_program(program.parts)
+        if not remove and (flaw := find_flaw(program.parts)) is not None:
+            raise RequestError(str(flaw))
     layout = _user_layout(program, config) if user else _system_layout(program, config)
     client = Client(str(config.socket_path), _ANSWER_WITHIN_S)
     if remove:
@@ -82,7 +82,7 @@ def install(
 
 
 def _install(layout: Layout, program: Program, client: Client, *, dry_run: bool) -> int:
-    from iodaemon.install.host import look
+    from iodaemon.install.perform import look
     from iodaemon.install.plan import plan_install
 
     host = _host(lambda: _ask_jobs(client))
@@ -103,7 +103,7 @@ def _install(layout: Layout, program: Program, client: Client, *, dry_run: bool)
 def _remove(
     layout: Layout, program: Program, client: Client, *, purge: bool, force: bool, dry_run: bool
 ) -> int:
-    from iodaemon.install.host import look
+    from iodaemon.install.perform import look
     from iodaemon.install.plan import plan_removal
 
     host = _host(lambda: _ask_jobs(client))
@@ -116,15 +116,15 @@ def _remove(
 
 
 def _host(ask_jobs: Callable[[], Jobs | None]) -> Host:
-    from iodaemon.install.host import Host, has_account
+    from iodaemon.install.perform import Host
 
-    return Host(Path("/"), ask_jobs, has_account)
+    return Host(Path("/"), ask_jobs)
 
 
 def _carry_out(steps: list[Step], host: Host, client: Client, *, dry_run: bool) -> None:
     """Do it and say so; or say so."""
     from iodaemon.install.perform import perform
-    from iodaemon.install.step import line_of
+    from iodaemon.install.plan import line_of
 
     if not dry_run:
         perform(steps, host, end_jobs=lambda ids: _end_jobs(client, ids), tell=print)
@@ -198,20 +198,14 @@ def _user_layout(program: Program, config: Settings) -> Layout:
 
 
 def _with_places(layout: Layout, config: Settings) -> Layout:
-    """The same, with what the configuration says of places."""
-    from iodaemon.install.layout import with_stores
+    from iodaemon.install.layout import with_places
 
-    disks = [disk.path for table in config.tier.values() for disk in table.disk]
-    return with_stores(_with_elsewhere(layout, config.state_dir, config.supervisor_dir), disks)
-
-
-def _with_elsewhere(layout: Layout, *configured: str | None) -> Layout:
-    elsewhere = [path for path in configured if path is not None and path not in layout.data]
-    return layout._replace(elsewhere=tuple(elsewhere))
+    disks = (disk.path for table in config.tier.values() for disk in table.disk)
+    return with_places(layout, (config.state_dir, config.supervisor_dir), disks)
 
 
 def _ask_jobs(client: Client) -> Jobs | None:
-    from iodaemon.install.host import Jobs
+    from iodaemon.install.perform import Jobs
 
     try:
         jobs = client.jobs()["jobs"]
@@ -271,8 +265,7 @@ def doctor(session: Session, as_json: AsJson = OFF) -> int:
     ok: it works; lacking: it is not there, what that costs and how to get it; broken: it does not
     do its work, and the exit code is 1.
     """
-    from iodaemon.doctor.examine import is_broken
-    from iodaemon.doctor.finding import INDENT
+    from iodaemon.doctor.report import INDENT, is_broken
     from iodaemon.doctor.scratch import ended_in_order
 
     findings = []
@@ -295,8 +288,8 @@ def _record(finding: Finding) -> dict[str, object]:
 
 def _examine(session: Session) -> Iterator[Finding]:
     """Every finding as soon as it is made: of a wrong configuration first, then as without it."""
-    from iodaemon.doctor.examine import examine
-    from iodaemon.doctor.finding import broken
+    from iodaemon.doctor.checks import examine
+    from iodaemon.doctor.report import broken
 
     config: Settings
     try:
@@ -312,7 +305,7 @@ def _examine(session: Session) -> Iterator[Finding]:
 def _unconfigured(session: Session) -> tuple[str, int | None, Settings]:
     """The socket, the service's uid, and the settings, without any configuration file."""
     from iodaemon.config import default_settings
-    from iodaemon.doctor.account import find_service_uid as look_up
+    from iodaemon.doctor.service import find_service_uid as look_up
 
     settings = default_settings(os.environ, os.geteuid())
     socket_path = session.api or str(settings.socket_path)
@@ -325,7 +318,7 @@ def _subject(socket_path: str, service_uid: int | None, config: Settings) -> Sub
     from pathlib import Path
 
     from iodaemon.api.client import Client
-    from iodaemon.doctor.examine import Subject
+    from iodaemon.doctor.checks import Subject
 
     client = Client(socket_path, _DAEMON_WITHIN_S)
     try:
@@ -336,15 +329,12 @@ def _subject(socket_path: str, service_uid: int | None, config: Settings) -> Sub
     except IodaemonError:
         node, settings, users, running = {}, {}, None, []
     places = find_places(settings)
-    measured, sampling = node.get("measured"), node.get("sampling")
     return Subject(
         state_dir=Path(places.get("state_dir", config.state_dir)),
         runtime_dir=Path(places.get("runtime_dir", config.runtime_dir)),
         directory=Path(os.getcwd()),
         sockets=config.topology.sockets,
         slot=config.topology.slot,
-        measured=measured if isinstance(measured, dict) else None,
-        sampling=sampling if isinstance(sampling, dict) else None,
         users=users,
         running=running,
         service_uid=service_uid,
@@ -358,7 +348,7 @@ def _subject(socket_path: str, service_uid: int | None, config: Settings) -> Sub
 
 def _running(client: Client, jobs: Sequence[Job]) -> list[Running]:
     """The first jobs that have processes, each by its first one."""
-    from iodaemon.doctor.account import Running
+    from iodaemon.doctor.service import Running
 
     found = []
     live = (job for job in jobs if job["state"] in _WITH_PROCESSES)

@@ -180,7 +180,7 @@ _ANSWER_WITHIN_S: Final = 1.0
 
 def find_service_uid(session: Session) -> int | None:
     """Whose daemon the system's service is; None: it is not the one spoken of, or not set up."""
-    from iodaemon.doctor.account import find_service_uid as look_up
+    from iodaemon.doctor.service import find_service_uid as look_up
 
     if os.path.dirname(session.socket_path()) != SYSTEM_RUNTIME_DIR:
         return None

@@ -1,5 +1,6 @@
-"""``iod doctor``: proves on this machine what works, what is lacking, and what is broken.
+"""``iod doctor``: tries on this machine what works, what is lacking, and what is broken.
 
-Each check is a probe, which tries the thing itself and returns a reading, and a judge, a pure
-function from the reading to a finding.
+``checks`` has the table of all checks, in the order of the report, and what they examine;
+``report`` a line of the report. A check tries the thing itself (``scratch`` has the places for
+that, ``child`` the process) and passes what it found to a pure function, which makes the finding.
 """

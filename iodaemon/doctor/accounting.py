@@ -7,17 +7,16 @@ cache where that can be had; what each source says before and after is compared 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, Literal
-
-import msgspec
+from typing import Final, NamedTuple
 
 from iodaemon.core.platform import DeviceId
-from iodaemon.doctor.child import Child, a_child
-from iodaemon.doctor.finding import Finding, Values, Verdict, judge, lacking
+from iodaemon.doctor.child import a_child
+from iodaemon.doctor.report import Finding, Verdict, judge, lacking
 from iodaemon.doctor.scratch import scratch_cgroup, scratch_directory
 from iodaemon.node.condition import NO_PROCESS_IO, not_counted
 from iodaemon.node.devices import find_device, read_disks
@@ -33,46 +32,16 @@ MOST_RATIO: Final = 1.05
 _SECTOR_BYTES: Final = 512
 _NOBODY: Final = 65534
 
-Means = Literal["O_DIRECT", "fsync"]
 
-
-class Counted(msgspec.Struct, frozen=True, kw_only=True):
+class Counted(NamedTuple):
     """What one source says was read and written."""
 
     read_bytes: int
     written_bytes: int
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """What all sources say of the same bytes.
-
-    Attributes:
-        means: how they were moved past the page cache.
-        place: the layers below the directory, for people.
-        disks: the leaf disks below it; empty: memory, network, or not known.
-        process: /proc/PID/io of the child; None: the kernel has no such file.
-        disk: /proc/diskstats, sum of the disks; None: there are none, or it names none of them.
-        cgroup: io.stat of the child's cgroup, sum of the disks; None: there is no such file.
-    """
-
-    means: Means
-    place: str
-    disks: tuple[DeviceId, ...]
-    process: Counted | None
-    disk: Counted | None
-    cgroup: Counted | None
-
-
-def probe_counting(state_dir: Path, cgroup_home: str | None) -> Reading:
-    """Move the bytes and look at all sources.
-
-    Args:
-        state_dir: need not exist; then it is done above it.
-        cgroup_home: where a cgroup may be made; None: nowhere.
-
-    Raises:
-        OSError: the directory cannot be written, or the disk does not answer.
-    """
+def check_counting(state_dir: Path, cgroup_home: str | None) -> Iterator[Finding]:
+    """Move the bytes in this directory, or above it while it does not exist."""
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(scratch_directory(str(state_dir)))
         below = find_device(directory)
@@ -81,19 +50,12 @@ def probe_counting(state_dir: Path, cgroup_home: str | None) -> Reading:
         child = stack.enter_context(a_child())
         if cgroup is not None:
             child.ask("enter", procs=f"{cgroup}/cgroup.procs")
-        before = _look(child, disks, cgroup)
-        answer = child.ask("write", path=f"{directory}/data", blocks=BLOCKS)
-        child.ask("read", blocks=BLOCKS)
-        after = _look(child, disks, cgroup)
-    process, disk, in_cgroup = (_grown(*pair) for pair in zip(before, after, strict=True))
-    return Reading(
-        means="O_DIRECT" if answer["is_direct"] else "fsync",
-        place=below.description,
-        disks=disks,
-        process=process,
-        disk=disk,
-        cgroup=in_cgroup,
-    )
+        before = _look(child.pid, cgroup, disks)
+        is_direct = child.ask("move", path=f"{directory}/data", blocks=BLOCKS)["is_direct"]
+        after = _look(child.pid, cgroup, disks)
+    grown = (_grown(*pair) for pair in zip(before, after, strict=True))
+    means = "O_DIRECT" if is_direct else "fsync"
+    yield from judge_counting(means, below.description, disks, *grown)
 
 
 def _accounted_cgroup(stack: contextlib.ExitStack, home: str) -> str | None:
@@ -105,200 +67,138 @@ def _accounted_cgroup(stack: contextlib.ExitStack, home: str) -> str | None:
     return cgroup if os.path.exists(f"{cgroup}/io.stat") else None
 
 
-Look = tuple[Counted | None, Counted | None, Counted | None]
+def _look(pid: int, cgroup: str | None, disks: tuple[DeviceId, ...]) -> list[Counted | None]:
+    """What process, cgroup and disks say."""
+    stat = None if cgroup is None else known(f"{cgroup}/io.stat", parse_io_stat, read_file)
+    in_cgroup = None if stat is None else [stat[n] for n in map(_number, disks) if n in stat]
+    on_disks = [(c.read_sectors, c.written_sectors) for c in read_disks(disks).values()]
+    return [_read_process(pid), _sum(in_cgroup, 1), _sum(on_disks or None, _SECTOR_BYTES)]
 
 
-def _look(child: Child, disks: tuple[DeviceId, ...], cgroup: str | None) -> Look:
-    return _read_process(child.pid), _read_disks(disks), _read_cgroup(cgroup, disks)
+def _read_process(pid: int) -> Counted | None:
+    io = known(f"/proc/{pid}/io", parse_io)
+    return None if io is None else Counted(io.read_bytes, io.written_bytes - io.cancelled_bytes)
+
+
+def _number(disk: DeviceId) -> str:
+    name = disk.replace("/", "!")
+    return Path(f"/sys/class/block/{name}/dev").read_text().strip()
+
+
+def _sum(moved: list[tuple[int, int]] | None, unit_bytes: int) -> Counted | None:
+    if moved is None:
+        return None
+    return Counted(unit_bytes * sum(r for r, _ in moved), unit_bytes * sum(w for _, w in moved))
 
 
 def _grown(before: Counted | None, after: Counted | None) -> Counted | None:
     if before is None or after is None:
         return None
-    return Counted(
-        read_bytes=after.read_bytes - before.read_bytes,
-        written_bytes=after.written_bytes - before.written_bytes,
-    )
+    return Counted(*(new - old for old, new in zip(before, after, strict=True)))
 
 
-def _read_process(pid: int) -> Counted | None:
-    io = known(f"/proc/{pid}/io", parse_io)
-    if io is None:
-        return None
-    return Counted(read_bytes=io.read_bytes, written_bytes=io.written_bytes - io.cancelled_bytes)
+def judge_counting(
+    means: str,
+    place: str,
+    disks: Sequence[DeviceId],
+    process: Counted | None,
+    cgroup: Counted | None,
+    disk: Counted | None,
+) -> Iterator[Finding]:
+    """One finding per source: what each of them counted of the same bytes.
 
-
-def _read_disks(disks: tuple[DeviceId, ...]) -> Counted | None:
-    found = read_disks(disks)
-    if not found:
-        return None
-    return Counted(
-        read_bytes=sum(counters.read_sectors for counters in found.values()) * _SECTOR_BYTES,
-        written_bytes=sum(counters.written_sectors for counters in found.values()) * _SECTOR_BYTES,
-    )
-
-
-def _read_cgroup(cgroup: str | None, disks: tuple[DeviceId, ...]) -> Counted | None:
-    found = None if cgroup is None else known(f"{cgroup}/io.stat", parse_io_stat, read_file)
-    if found is None:
-        return None
-    moved = [found[number] for number in map(_device_number, disks) if number in found]
-    return Counted(
-        read_bytes=sum(read for read, _ in moved), written_bytes=sum(each for _, each in moved)
-    )
-
-
-def _device_number(disk: DeviceId) -> str:
-    name = disk.replace("/", "!")
-    with open(f"/sys/class/block/{name}/dev") as file:
-        return file.read().strip()
-
-
-# -- judging ---------------------------------------------------------------------------------------
-
-
-def judge_counting(reading: Reading) -> Iterator[Finding]:
-    """One finding a source."""
-    yield _judge_process(reading)
-    yield _judge_cgroup(reading)
-    yield _judge_disk(reading)
-
-
-def _judge_process(reading: Reading) -> Finding:
+    Args:
+        means: how they were moved past the page cache.
+        place: the layers below the directory, for people.
+        disks: the leaf disks below it; empty: memory, network, or not known.
+        process: /proc/PID/io of the child; None: the kernel has no such file.
+        cgroup: io.stat of the child's cgroup, sum of the disks; None: there is no such file.
+        disk: /proc/diskstats, sum of the disks; None: there are none, or it names none of them.
+    """
+    charged = f"jobs on {place} are charged wrongly"
+    elsewhere = "choose another file system for their data, and report this with the kernel version"
     what = "I/O of processes"
-    if reading.process is None:
-        return lacking(
+    if process is None:
+        cost = "every job's I/O is unknown, and none is regulated"
+        yield lacking(what, NO_PROCESS_IO.fact, cost=cost, remedy=NO_PROCESS_IO.cure)
+    elif not disks and max(process) < MOVED_BYTES / 2:
+        yield lacking(
             what,
-            NO_PROCESS_IO.fact,
-            cost="every job's I/O is unknown, and none is regulated",
-            remedy=NO_PROCESS_IO.cure,
-        )
-    if not reading.disks and _is_nothing(reading.process):
-        return lacking(
-            what,
-            f"/proc/PID/io counts nothing on {reading.place}",
-            _values(reading.process),
+            f"/proc/PID/io counts nothing on {place}",
+            _values(process),
             cost="it counts on disks and networks; here it could not be tried",
             remedy="set state_dir to a directory on a disk",
         )
-    return _compare(what, "/proc/PID/io", reading.process, reading, most_ratio=MOST_RATIO)
-
-
-def _judge_cgroup(reading: Reading) -> Finding:
+    else:
+        yield _compare(what, "by /proc/PID/io", process, means, MOST_RATIO, charged, elsewhere)
     what = "I/O of cgroups"
-    if reading.cgroup is None or not reading.disks:
-        lacks = "no io.stat can be had" if reading.cgroup is None else "no disk to count on"
-        return lacking(
+    if cgroup is None or not disks:
+        yield lacking(
             what,
-            lacks,
+            "no io.stat can be had" if cgroup is None else "no disk to count on",
             cost="what the page cache writes for a job later is charged when it was dirtied",
             remedy="see the line 'cgroup controllers' for io",
         )
-    most_ratio = MOST_RATIO * len(reading.disks)  # mirrors count on each disk
-    return _compare(what, "io.stat", reading.cgroup, reading, most_ratio=most_ratio)
-
-
-def _judge_disk(reading: Reading) -> Finding:
+    else:
+        most = MOST_RATIO * len(disks)  # mirrors count on each disk
+        yield _compare(what, "by io.stat", cgroup, means, most, charged, elsewhere)
     what = "I/O of disks"
-    if reading.disk is None:
-        return lacking(
+    if disk is None:
+        yield lacking(
             what,
-            f"/proc/diskstats has no disk below {reading.place}",
+            f"/proc/diskstats has no disk below {place}",
             cost="its load cannot be measured: no rule that goes by the disk acts on it",
             remedy="keep the jobs' data on a disk of this machine",
         )
-    values = _values(reading.disk)
-    names = " and ".join(reading.disks)
-    shown = f"{_pair(reading.disk)} counted on {names} by /proc/diskstats, {_expected(reading)}"
-    least = min(reading.disk.read_bytes, reading.disk.written_bytes)
-    return judge(
-        least >= LEAST_RATIO * MOVED_BYTES,
-        what,
-        shown,
-        values,
-        cost="the disk's load is measured too low",
-        remedy=not_counted(reading.disks).cure,
-        verdict=Verdict.BROKEN,
-    )
+    else:
+        source = f"on {' and '.join(disks)} by /proc/diskstats"
+        cost, cure = "the disk's load is measured too low", not_counted(disks).cure
+        yield _compare(what, source, disk, means, math.inf, cost, cure)
 
 
 def _compare(
-    what: str, source: str, counted: Counted, reading: Reading, *, most_ratio: float
+    what: str,
+    source: str,
+    counted: Counted,
+    means: str,
+    most_ratio: float,
+    cost: str,
+    remedy: str,
 ) -> Finding:
-    shown = f"{_pair(counted)} counted by {source}, {_expected(reading)}"
-    ratios = [size / MOVED_BYTES for size in (counted.read_bytes, counted.written_bytes)]
+    read, written, expected = map(format_bytes, (*counted, MOVED_BYTES))
     return judge(
-        all(LEAST_RATIO <= ratio <= most_ratio for ratio in ratios),
+        all(LEAST_RATIO <= size / MOVED_BYTES <= most_ratio for size in counted),
         what,
-        shown,
+        f"{read} read and {written} written counted {source}, {expected} each expected ({means})",
         _values(counted),
-        cost=f"jobs on {reading.place} are charged wrongly",
-        remedy="choose another file system for their data, and report this with the kernel version",
+        cost=cost,
+        remedy=remedy,
         verdict=Verdict.BROKEN,
     )
 
 
-def _is_nothing(counted: Counted) -> bool:
-    return max(counted.read_bytes, counted.written_bytes) < MOVED_BYTES / 2
-
-
-def _pair(counted: Counted) -> str:
-    read, written = (format_bytes(n) for n in (counted.read_bytes, counted.written_bytes))
-    return f"{read} read and {written} written"
-
-
-def _expected(reading: Reading) -> str:
-    return f"{format_bytes(MOVED_BYTES)} each expected ({reading.means})"
-
-
-def _values(counted: Counted) -> Values:
-    return {
-        "expected_bytes": MOVED_BYTES,
-        "read_bytes": counted.read_bytes,
-        "written_bytes": counted.written_bytes,
-    }
+def _values(counted: Counted) -> dict[str, int]:
+    return {"expected_bytes": MOVED_BYTES, **counted._asdict()}
 
 
 # -- other users -----------------------------------------------------------------------------------
 
 
-class Others(msgspec.Struct, frozen=True, kw_only=True):
-    """A try to read another user's /proc/PID/io.
-
-    Attributes:
-        uid: of the process; None: there was none to try.
-        is_readable: it could be read.
-    """
-
-    uid: int | None
-    is_readable: bool
-
-
-def probe_others() -> Others:
-    """Try it on a process of nobody's that is made for this, or on one that is there."""
+def check_others() -> Finding:
+    """Try to read /proc/PID/io of a process of nobody's that is made for this, or of another."""
     with contextlib.suppress(PermissionError), _of_nobody() as pid:
-        return Others(uid=_NOBODY, is_readable=_read_process(pid) is not None)
+        return judge_others(_NOBODY, is_readable=_read_process(pid) is not None)
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             uid = os.stat(f"/proc/{name}").st_uid
-            if uid != os.geteuid() and _is_program(name) and not is_executing(int(name)):
-                return Others(uid=uid, is_readable=_read_process(int(name)) is not None)
-    return Others(uid=None, is_readable=False)
-
-
-def _is_program(pid: str) -> bool:
-    """False for a kernel thread, which has no command line."""
-    with open(f"/proc/{pid}/cmdline", "rb") as file:
-        return file.read(1) != b""
+            if uid != os.geteuid() and not is_executing(int(name)):
+                return judge_others(uid, is_readable=_read_process(int(name)) is not None)
+    return judge_others(None, is_readable=False)
 
 
 @contextlib.contextmanager
 def _of_nobody() -> Iterator[int]:
-    """A process of the user nobody.
-
-    Raises:
-        PermissionError: this process may not change its user.
-    """
+    """A process of nobody's; PermissionError: this process may not change its user."""
     with subprocess.Popen(
         ["/bin/cat"],
         stdin=subprocess.PIPE,
@@ -314,15 +214,15 @@ def _of_nobody() -> Iterator[int]:
             process.kill()
 
 
-def judge_others(others: Others) -> Finding:
-    """Only a daemon that serves several users needs it."""
-    can = "can be read" if others.is_readable else "may not be read"
-    shown = f"/proc/PID/io of a process of uid {others.uid} {can}"
+def judge_others(uid: int | None, *, is_readable: bool) -> Finding:
+    """Only a daemon that serves several users needs it; no uid: there was no process to try."""
+    can = "can be read" if is_readable else "may not be read"
+    shown = f"/proc/PID/io of a process of uid {uid} {can}"
     return judge(
-        others.is_readable,
+        is_readable,
         "I/O of other users",
-        "no process of another user is there to try" if others.uid is None else shown,
-        {"uid": others.uid, "is_readable": others.is_readable},
+        "no process of another user is there to try" if uid is None else shown,
+        {"uid": uid, "is_readable": is_readable},
         cost="a daemon run like this measures its own user's jobs alone, which are all it serves",
         remedy="'iod install' as root: the service's sampler may",
     )

@@ -1,25 +1,32 @@
-"""The process that is examined: started, told what to do, and ended in any case."""
+"""The process that is examined: started, told what to do line by line, and killed in any case.
+
+The kernel kills it with the examiner, and it starts no other: nothing outlives an examination.
+Standard library only: it is imported by the child as well.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
+import mmap
 import os
 import select
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-ANSWER_WITHIN_S: Final = 2.0
+from iodaemon.supervisor.syscalls import end_with_parent, prefer_memory_nodes
+
+ANSWER_WITHIN_S: Final = 4.0
 """What takes milliseconds; a machine that needs longer is told to be at fault."""
-LOOK_S: Final = 0.0005
-_END_WITHIN_S: Final = 0.5
-_CPU_CLOCK: Final = 2
-"""CPUCLOCK_SCHED of a whole process; the clock's id is ``~pid << 3 | 2`` (clock_getcpuclockid)."""
+_BLOCK_BYTES: Final = 1 << 20
+
+Answer = dict[str, Any]
+
+
+# -- the examiner's end ----------------------------------------------------------------------------
 
 
 class Child:
@@ -29,21 +36,15 @@ class Child:
         self._process = process
         self.pid = process.pid
 
-    def ask(self, verb: str, **fields: object) -> dict[str, Any]:
-        """What it answers.
-
-        Raises:
-            OSError: as it met it, or TimeoutError.
-        """
+    def ask(self, verb: str, **fields: object) -> Answer:
+        """What it answers; OSError: as it met it, or TimeoutError."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        line = json.dumps({"verb": verb, **fields}).encode() + b"\n"
-        self._process.stdin.write(line)
-        self._process.stdin.flush()
+        self._process.stdin.write(json.dumps({"verb": verb, **fields}).encode() + b"\n")
         readable, _, _ = select.select([self._process.stdout], [], [], ANSWER_WITHIN_S)
         if not readable:
             raise TimeoutError(110, f"'{verb}' is not done after {ANSWER_WITHIN_S:g} s")
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline() or '{"problem": ""}')
+        answer: Answer = json.loads(self._process.stdout.readline() or '{"problem": ""}')
         if "problem" in answer:
             raise OSError(answer.get("errno", 5), answer["problem"] or f"it ended during '{verb}'")
         return answer
@@ -51,15 +52,15 @@ class Child:
 
 @contextmanager
 def a_child() -> Iterator[Child]:
-    """A child that waits to be told what to do; gone, with all that it forked, at the end."""
+    """A child that waits to be told what to do; gone at the end, also one that stands still."""
     root = Path(__file__).resolve().parents[2]
     code = (
         f"import sys; sys.path.append({str(root)!r}); "
-        "from iodaemon.doctor.program import main; sys.exit(main())"
+        "from iodaemon.doctor.child import main; main()"
     )
-    command = [sys.executable, "-I", "-S", "-c", code, str(os.getpid())]
     with subprocess.Popen(
-        command,
+        [sys.executable, "-I", "-S", "-c", code, str(os.getpid())],
+        bufsize=0,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -71,30 +72,77 @@ def a_child() -> Iterator[Child]:
             child.ask("hello")
             yield child
         finally:
-            _end(process)
+            process.kill()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Let it end what it forked; one that does not is killed, and the kernel kills the rest."""
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.close()
+# -- the child's end -------------------------------------------------------------------------------
+
+
+def _move(path: str, blocks: int) -> Answer:
+    """Write so many MiB to a new file and read them back, past the page cache where one may.
+
+    The file has no name from its beginning on.
+    """
+    buffer = mmap.mmap(-1, _BLOCK_BYTES)  # a page's alignment, as O_DIRECT asks
+    buffer.write(os.urandom(_BLOCK_BYTES))
+    flags, is_direct = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, True
     try:
-        process.wait(_END_WITHIN_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
+        fd = os.open(path, flags | os.O_EXCL | os.O_DIRECT, 0o600)
+    except OSError:  # a filesystem without O_DIRECT may have made it before it refused
+        fd, is_direct = os.open(path, flags, 0o600), False
+    os.unlink(path)
+    moved = [os.write(fd, buffer) for _ in range(blocks)]
+    if not is_direct:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    moved += [os.preadv(fd, [buffer], block * _BLOCK_BYTES) for block in range(blocks)]
+    if (least := min(moved)) < _BLOCK_BYTES:
+        raise OSError(5, f"{least} of {_BLOCK_BYTES} bytes were moved at a time")
+    return {"is_direct": is_direct}
 
 
-def cpu_s(pid: int) -> float:
-    """CPU time that a process has used (its own clock, to the ns)."""
-    return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
+def _enter(procs: str) -> Answer:
+    """Move the calling process into a cgroup."""
+    with open(procs, "w") as file:
+        file.write("0")
+    return {}
 
 
-def wait_for(holds: Callable[[], bool], within_s: float) -> float | None:
-    """How long it took until it held, s; None: it did not within this time."""
-    start_s = time.monotonic()
-    while not holds():
-        if time.monotonic() - start_s > within_s:
-            return None
-        time.sleep(LOOK_S)
-    return time.monotonic() - start_s
+def _pin(cpus: list[int]) -> Answer:
+    os.sched_setaffinity(0, cpus)
+    return {"cpus": sorted(os.sched_getaffinity(0))}
+
+
+def _prefer(nodes: list[int]) -> Answer:
+    """Take memory from these NUMA nodes, and what the kernel makes of that."""
+    done = prefer_memory_nodes(nodes)
+    policies: set[str] = set()
+    if os.path.exists("/proc/self/numa_maps"):
+        with open("/proc/self/numa_maps") as file:
+            policies = {line.split()[1] for line in file}
+    return {"done": done, "policies": sorted(policies)}
+
+
+def main() -> None:
+    """Do what standard input says, a JSON object a line, and answer each one."""
+    end_with_parent()
+    if os.getppid() != int(sys.argv[1]):  # it ended before that was said
+        return
+    verbs: Mapping[str, Callable[..., Answer]] = {
+        "hello": dict,
+        "move": _move,
+        "enter": _enter,
+        "pin": _pin,
+        "prefer": _prefer,
+        "spin": dict,
+    }
+    for line in sys.stdin:
+        request = json.loads(line)
+        verb = request.pop("verb")
+        try:
+            answer = verbs[verb](**request)
+        except OSError as error:
+            answer = {"errno": error.errno, "problem": error.strerror or str(error)}
+        print(json.dumps(answer), flush=True)
+        while verb == "spin":
+            pass

@@ -1,4 +1,4 @@
-"""What cgroup v2 gives to this process: where it is, what may be made there, what is counted.
+"""What cgroup v2 gives to this process, and whether a job can be brought to a standstill.
 
 Documentation/admin-guide/cgroup-v2.rst; the mark ``user.delegate`` is systemd's (systemd.exec(5),
 "Delegate").
@@ -7,24 +7,44 @@ Documentation/admin-guide/cgroup-v2.rst; the mark ``user.delegate`` is systemd's
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Final
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
 
-import msgspec
-
-from iodaemon.doctor.child import a_child
-from iodaemon.doctor.finding import NO_VALUES, Finding, Values, lacking, ok
+from iodaemon.doctor.child import Child, a_child
+from iodaemon.doctor.report import Finding, Verdict, judge, lacking, ok
 from iodaemon.doctor.scratch import scratch_cgroup
 from iodaemon.node.feature import CONTROLS
-from iodaemon.node.root_side import NO_HIERARCHY, UNDELEGATED, UNIFIED, UNUSABLE, find_lack
-from iodaemon.node.sampler.proc_files import read_mounts
+from iodaemon.node.root_side import (
+    BY_SIGNALS,
+    NO_HIERARCHY,
+    UNDELEGATED,
+    UNIFIED,
+    UNUSABLE,
+    find_lack,
+)
+from iodaemon.node.sampler.proc_files import find_state, read_mounts
 from iodaemon.supervisor import cgroup, systemd
+from iodaemon.supervisor.ledger import Key
+from iodaemon.supervisor.protocol import Limits
 
-CONTROLLERS: Final = tuple(each for each in CONTROLS if each.name in cgroup.CONTROLLERS)
+_CONTROLLERS: Final = tuple(each for each in CONTROLS if each.name in cgroup.CONTROLLERS)
 """What each would give, and what it costs to do without."""
+_WITHIN_S: Final = 1.0
+"""A spinning process freezes in about a millisecond, and gets the CPU again in a few."""
+_LOOK_S: Final = 0.0005
+_WATCH_S: Final = 0.06
+"""How long it is watched standing still."""
+_MOST_CPU_S: Final = 0.001
+"""Of the watched time; what a stopped task may still need to get out of the kernel's way."""
+_CPU_CLOCK: Final = 2
+"""CPUCLOCK_SCHED of a whole process; the clock's id is ``~pid << 3 | 2`` (clock_getcpuclockid)."""
+_KEY: Final = Key(1, 1)
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class Reading(NamedTuple):
     """Where this process stands in the hierarchy.
 
     Attributes:
@@ -34,7 +54,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
         problem: why there is none, or no child could be put into one made there; empty: it could.
         controllers: those that a cgroup made there has; of a home in which none can be made,
             those that it has itself.
-        undelegated: the unit that it is in, where systemd has not delegated that.
+        undelegated: the unit that it is in, where systemd has not delegated that; else empty.
         owner_uid: of the directory; None: there is none.
     """
 
@@ -58,101 +78,183 @@ def probe_cgroups() -> Reading:
     try:
         mount, _ = cgroup.find_mount()
         home = cgroup.find_own_cgroup()
+        owner_uid = os.stat(home).st_uid
     except OSError as error:
-        return Reading(mount=mount, has_v1=has_v1, problem=error.strerror or str(error))
-    problem, controllers = _try_out(home)
-    return Reading(
-        mount=mount,
-        has_v1=has_v1,
-        home=home,
-        problem=problem,
-        controllers=controllers,
-        undelegated=_find_undelegated(home),
-        owner_uid=os.stat(home).st_uid,
-    )
-
-
-def _find_undelegated(home: str) -> str:
-    """The unit that it is in, where systemd has not handed that over; else empty."""
-    unit = systemd.find_unit(home) if systemd.is_booted() else None
-    return "" if unit is None or systemd.is_delegated(unit) else os.path.basename(unit)
-
-
-def _try_out(home: str) -> tuple[str, tuple[str, ...]]:
-    """Why no child can be put into a cgroup made here, and which controllers there are."""
+        return Reading(mount, has_v1, problem=error.strerror or str(error))
+    problem = ""
     try:
         with scratch_cgroup(home) as base, a_child() as child:
             child.ask("enter", procs=f"{base}/jobs/cgroup.procs")
-            return "", _controllers(base)
+            controllers = _controllers(base)
     except OSError as error:
         problem = f"no cgroup can be used in {home} ({error.strerror or error})"
-        return problem, _controllers(home)
+        controllers = _controllers(home)
+    unit = systemd.find_unit(home) if systemd.is_booted() else None
+    undelegated = "" if unit is None or systemd.is_delegated(unit) else os.path.basename(unit)
+    return Reading(mount, has_v1, home, problem, controllers, undelegated, owner_uid)
 
 
 def _controllers(directory: str) -> tuple[str, ...]:
     try:
-        with open(f"{directory}/cgroup.controllers") as file:
-            return tuple(file.read().split())
+        return tuple(Path(directory, "cgroup.controllers").read_text().split())
     except OSError:  # it is gone, or hidden
         return ()
 
 
 def judge_cgroups(reading: Reading) -> Iterator[Finding]:
-    """The hierarchy, the own subtree, whose it is, and the controllers in it."""
-    yield _judge_mount(reading)
-    yield _judge_subtree(reading)
-    if reading.usable_home is not None:
-        yield _judge_delegation(reading)
-    yield _judge_controllers(reading)
-
-
-def _judge_mount(reading: Reading) -> Finding:
+    home = reading.home
     if reading.mount is None:
-        return _lacking("cgroup v2", reading.problem, NO_HIERARCHY)
-    beside = ", beside version 1" if reading.has_v1 else ""
-    return ok("cgroup v2", f"mounted at {reading.mount}{beside}", {"mount": reading.mount})
-
-
-def _judge_subtree(reading: Reading) -> Finding:
-    what = "cgroup subtree"
+        yield _lacking("cgroup v2", reading.problem, NO_HIERARCHY)
+    else:
+        beside = ", beside version 1" if reading.has_v1 else ""
+        yield ok("cgroup v2", f"mounted at {reading.mount}{beside}", {"mount": reading.mount})
     if reading.problem:
         code = NO_HIERARCHY if reading.mount is None else UNUSABLE
-        return _lacking(what, reading.problem, code)
-    return ok(what, f"a child was put into a cgroup made in {reading.home}")
+        yield _lacking("cgroup subtree", reading.problem, code)
+    else:
+        yield ok("cgroup subtree", f"a child was put into a cgroup made in {home}")
+        yield _judge_delegation(reading)
+    there = [each.name for each in _CONTROLLERS if each.name in reading.controllers]
+    missing = [each for each in _CONTROLLERS if each.name not in there]
+    names = " ".join(each.name for each in _CONTROLLERS)
+    v1 = "; version 1 has them" if reading.has_v1 else ""
+    yield judge(
+        not missing,
+        "cgroup controllers",
+        f"{' '.join(there) or 'none'} of {names}{v1}" if missing else names,
+        {each.name: each.name in there for each in _CONTROLLERS},
+        cost="; ".join(f"no {each.name}: {each.cost}" for each in missing),
+        remedy=UNIFIED if reading.has_v1 else f"systemd: Delegate={names}",
+    )
 
 
 def _judge_delegation(reading: Reading) -> Finding:
-    what = "cgroup delegation"
-    values = {"is_delegated": not reading.undelegated, "owner_uid": reading.owner_uid}
-    if reading.undelegated:
-        told = f"{reading.home} is in {reading.undelegated}, which systemd has not delegated"
-        return _lacking(what, told, UNDELEGATED, values, unit=reading.undelegated)
-    owner = f"{reading.home} belongs to uid {reading.owner_uid}"
+    what, home, unit = "cgroup delegation", reading.home, reading.undelegated
+    values = {"is_delegated": not unit, "owner_uid": reading.owner_uid}
+    if unit:
+        told = f"{home} is in {unit}, which systemd has not delegated"
+        return _lacking(what, told, UNDELEGATED, unit)._replace(values=values)
+    owner = f"{home} belongs to uid {reading.owner_uid}"
     return ok(what, f"{owner}; systemd does not hold it for its own", values)
 
 
-def _lacking(
-    what: str, told: str, code: str, values: Values = NO_VALUES, *, unit: str | None = None
-) -> Finding:
-    """What a supervisor that is begun here would lack."""
+def _lacking(what: str, told: str, code: str, unit: str | None = None) -> Finding:
+    """With the advice for a supervisor that is begun here."""
     lack = find_lack({"lack": code, "unit": unit})
     assert lack is not None
-    return lacking(what, told, values, cost=lack.cost, remedy=lack.remedy)
+    return lacking(what, told, cost=lack.cost, remedy=lack.remedy)
 
 
-def _judge_controllers(reading: Reading) -> Finding:
-    what = "cgroup controllers"
-    names = [controller.name for controller in CONTROLLERS]
-    there = [name for name in names if name in reading.controllers]
-    missing = [each for each in CONTROLLERS if each.name not in there]
-    values: Values = {name: name in there for name in names}
-    if not missing:
-        return ok(what, " ".join(there), values)
-    v1 = "; version 1 has them" if reading.has_v1 else ""
-    return lacking(
+# -- a standstill ----------------------------------------------------------------------------------
+
+
+def check_freezing_by_signals() -> Finding:
+    """Stop a child that spins and let it go: its CPU time must stand still, then move."""
+    with a_child() as child:
+        pid = child.pid
+        return _try_out(
+            child,
+            "freeze by signals",
+            freeze=lambda: os.kill(pid, signal.SIGSTOP),
+            is_still=lambda: find_state(pid) == "T",
+            thaw=lambda: os.kill(pid, signal.SIGCONT),
+            instead="see whether a debugger or a sandbox holds processes here",
+        )
+
+
+def check_freezing_by_cgroup(home: str | None) -> Finding:
+    """Likewise, as the supervisor does it, in a cgroup made here."""
+    what = "freeze by cgroup"
+    if home is None:
+        remedy = "see 'cgroup subtree'"
+        return lacking(what, "no cgroup can be made", cost=BY_SIGNALS, remedy=remedy)
+    with scratch_cgroup(home) as base, a_child() as child:
+        cgroups = cgroup.Cgroups(base)
+        try:
+            opened, _ = cgroups.prepare(_KEY, Limits())
+            os.close(opened)
+            child.ask("enter", procs=f"{cgroups.path(_KEY)}/cgroup.procs")
+            return _try_out(
+                child,
+                what,
+                freeze=lambda: cgroups.freeze(_KEY),
+                is_still=lambda: cgroups.look(_KEY).is_frozen,
+                thaw=lambda: cgroups.thaw(_KEY),
+                instead='set suspend_by = "signals"',
+            )
+        finally:
+            os.close(cgroups.fd)
+
+
+def _try_out(
+    child: Child,
+    what: str,
+    *,
+    freeze: Callable[[], None],
+    is_still: Callable[[], bool],
+    thaw: Callable[[], None],
+    instead: str,
+) -> Finding:
+    child.ask("spin")
+    _await_progress(child.pid)
+    start_s = time.monotonic()
+    freeze()
+    is_frozen = _wait_for(is_still, _WITHIN_S)
+    freeze_s = None if is_frozen is None else time.monotonic() - start_s
+    before_s = _cpu_s(child.pid)
+    time.sleep(_WATCH_S)
+    still_cpu_s = _cpu_s(child.pid) - before_s
+    thaw()
+    return judge_freezing(what, freeze_s, still_cpu_s, _await_progress(child.pid), instead)
+
+
+def _await_progress(pid: int) -> float | None:
+    """Until it has used the CPU, s; None: it does not get it."""
+    before_s = _cpu_s(pid)
+    return _wait_for(lambda: _cpu_s(pid) > before_s, _WITHIN_S)
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU time that a process has used (its own clock, to the ns)."""
+    return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
+
+
+def _wait_for(holds: Callable[[], bool], within_s: float) -> float | None:
+    """How long it took until it held, s; None: it did not within this time."""
+    start_s = time.monotonic()
+    while not holds():
+        if time.monotonic() - start_s > within_s:
+            return None
+        time.sleep(_LOOK_S)
+    return time.monotonic() - start_s
+
+
+def judge_freezing(
+    what: str, freeze_s: float | None, still_cpu_s: float, thaw_s: float | None, instead: str
+) -> Finding:
+    """Whether it stood still, and went on.
+
+    Args:
+        freeze_s: until it stood still, as far as the means itself knows; None: never.
+        still_cpu_s: CPU time it used while it was watched standing still.
+        thaw_s: from letting it go until it used the CPU; None: never.
+        instead: what to do where that does not work.
+    """
+    if freeze_s is None:
+        shown = f"a process did not stand still within {_WITHIN_S:g} s"
+    else:
+        used = f"used {still_cpu_s * 1000:.1f} ms of CPU in {_WATCH_S * 1000:.0f} ms after that"
+        shown = f"stood still after {freeze_s * 1000:.1f} ms, {used}, "
+        if thaw_s is None:
+            shown += f"did not go on within {_WITHIN_S:g} s"
+        else:
+            shown += f"went on {thaw_s * 1000:.1f} ms after the thaw"
+    return judge(
+        freeze_s is not None and thaw_s is not None and still_cpu_s <= _MOST_CPU_S,
         what,
-        f"{' '.join(there) or 'none'} of {' '.join(names)}{v1}",
-        values,
-        cost="; ".join(f"no {each.name}: {each.cost}" for each in missing),
-        remedy=(UNIFIED if reading.has_v1 else f"systemd: Delegate={' '.join(names)}"),
+        shown,
+        {"freeze_s": freeze_s, "still_cpu_s": still_cpu_s, "thaw_s": thaw_s},
+        cost="jobs cannot be suspended by it",
+        remedy=instead,
+        verdict=Verdict.BROKEN,
     )

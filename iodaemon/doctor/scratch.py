@@ -30,15 +30,15 @@ _LOOK_S: Final = 0.002
 
 @contextmanager
 def ended_in_order() -> Iterator[Callable[[], None]]:
-    """Signals that end are obeyed between two checks, when nothing is left to tidy up.
+    """Obey SIGINT, SIGTERM and SIGHUP between two checks, when nothing is left to remove.
 
-    An exception out of nowhere would tear holes into the tidying itself: one between a lock's
-    being taken and its ``try`` leaves it locked (seen in ``Popen.wait``). A check takes a fraction
-    of a second; who cannot wait for its end, and signals again, is obeyed at once.
+    An exception at any other moment could interrupt the removal itself: one between the taking of
+    a lock and its ``try`` leaves it locked (seen in ``Popen.wait``). A check takes a fraction of a
+    second; a second signal is obeyed at once.
 
     Yields:
-        To be called between two checks. After SIGINT it raises KeyboardInterrupt, after SIGTERM
-        and SIGHUP SystemExit, with the code of a shell.
+        A function to call between two checks. After SIGINT it raises KeyboardInterrupt, after
+        SIGTERM and SIGHUP SystemExit, with the code of a shell.
     """
     received: list[int] = []
 
@@ -72,9 +72,6 @@ def scratch_directory(near: str) -> Iterator[str]:
     """A directory in this one, or in the nearest above it that exists; its path while it is open.
 
     That path leads to it whatever is put at its name by who owns the directory around it.
-
-    Raises:
-        OSError: it cannot be made.
     """
     base = existing_directory(near)
     _sweep_directories(base)
@@ -91,57 +88,41 @@ def scratch_directory(near: str) -> Iterator[str]:
 
 @contextmanager
 def scratch_cgroup(home: str) -> Iterator[str]:
-    """A cgroup with an empty ``jobs`` in it, below this one; its processes are killed at the end.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    _sweep_cgroups(home)
+    """A cgroup with an empty ``jobs`` in it, below this one; no process may be in it at the end."""
+    for left in find_left(home, PREFIX):
+        with contextlib.suppress(FileNotFoundError):  # somebody else sweeps as well
+            if left.lstat().st_uid == os.geteuid():
+                _remove_cgroup(str(left))
     path = os.path.join(home, new_name(PREFIX))
     try:
         os.mkdir(path)
         os.mkdir(os.path.join(path, "jobs"))
         yield path
     finally:
-        remove_cgroup(path)
+        _remove_cgroup(path)
 
 
-def remove_cgroup(path: str) -> None:
-    """Kill all that is in the cgroup and below, and remove it."""
+def _remove_cgroup(path: str) -> None:
+    """Remove it and those below it; a process that was killed is in it a moment longer."""
     until_s = time.monotonic() + _GONE_WITHIN_S
-    while not _try_to_remove(path) and time.monotonic() < until_s:
-        time.sleep(_LOOK_S)
-
-
-def _try_to_remove(path: str) -> bool:
-    """True when it is gone; False while processes that were killed are still ending."""
     for directory, _, _ in os.walk(path, topdown=False):
-        with contextlib.suppress(OSError):
-            _write(os.path.join(directory, "cgroup.freeze"), "0")
-        with contextlib.suppress(OSError):
-            _write(os.path.join(directory, "cgroup.kill"), "1")
-        try:
-            os.rmdir(directory)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-            return False
-    return True
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w") as file:
-        file.write(text)
+        while time.monotonic() < until_s:
+            try:
+                os.rmdir(directory)
+            except FileNotFoundError:
+                break
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+                time.sleep(_LOOK_S)
 
 
 def _sweep_directories(base: str) -> None:
-    """Remove what one that was killed has left here; another user's is left to that user.
+    """Remove what a killed examination of this user's left here.
 
-    Who may rename in this directory can give such a name to any of this user's: only what an
-    examination marked as its own under that very name is emptied. An empty one, of which it had
-    marked nothing yet, goes too: who may rename it may remove it as well.
+    A user who may rename in this directory can give such a name to any directory of this user's:
+    only one that an examination marked as its own under that very name is emptied. An empty one,
+    which it had not marked yet, is removed too: a user who may rename it may also remove it.
     """
     for path in find_left(base, PREFIX):
         with contextlib.suppress(OSError):  # another user's, or somebody else sweeps as well
@@ -166,11 +147,3 @@ def _remove_and_close(directory: int) -> None:
         remove_directory(directory)
     finally:
         os.close(directory)
-
-
-def _sweep_cgroups(home: str) -> None:
-    """Likewise in a cgroup, where there are no links."""
-    for path in find_left(home, PREFIX):
-        with contextlib.suppress(FileNotFoundError):  # somebody else sweeps as well
-            if path.lstat().st_uid == os.geteuid():
-                remove_cgroup(str(path))

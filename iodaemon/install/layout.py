@@ -7,17 +7,14 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from iodaemon.errors import RequestError
-from iodaemon.install.step import Item
 from iodaemon.supervisor import systemd
 from iodaemon.supervisor.scratch import STORE
 
 SHIPPED_PROGRAM: Final = "/opt/iodaemon/bin/iod"
 """What the shipped units call."""
-SERVICE_USER: Final = "iodaemon"
-"""As in systemd/sysusers.conf."""
 SUPERVISOR: Final = "iodaemon-supervisor.service"
 UNITS: Final = ("iodaemon.socket", SUPERVISOR, "iodaemon.service")
 SCOPE: Final = (systemd.SCOPE, systemd.SLICE)
@@ -26,8 +23,27 @@ KEEPER: Final = "iodaemon-keeper.service"
 """Of releases without a supervisor; this one does not know the jobs that it keeps."""
 KEEPER_DATA: Final = "/var/lib/iodaemon-keeper"
 """Output of their jobs."""
+SYSUSERS: Final = "/etc/sysusers.d/iodaemon.conf"
+"""The daemon's user."""
+TMPFILES: Final = "/etc/tmpfiles.d/iodaemon.conf"
+"""The service's directories."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./+@:=,~-]+")
 """Paths that mean themselves in a unit."""
+
+
+class Item(NamedTuple):
+    """The content of one path, as it is or should be.
+
+    Attributes:
+        kind: ``other``: something that install never makes, such as a directory.
+        text: of a file; of a link, where it points.
+    """
+
+    kind: Literal["nothing", "file", "link", "other"]
+    text: str = ""
+
+
+NOTHING: Final = Item("nothing")
 
 
 class Layout(NamedTuple):
@@ -36,16 +52,16 @@ class Layout(NamedTuple):
     Attributes:
         is_system: for all users of the machine.
         program: the ``iod`` that the units call.
-        systemctl: how the manager of the units is spoken to.
-        units: what is enabled and started, the one that starts first at the front.
-        items: what the units, and what they need, are; all of it must be as it is here.
-        link: the program under a name that is on everybody's PATH. None: none is needed.
-        config: a first configuration; written only where none is.
-        record: where it is noted what was put where.
-        runtime: directories that are of no use once nothing runs.
-        data: what is kept unless asked otherwise.
-        elsewhere: data that the configuration has put into places of its own: never removed.
-        stores: where jobs have their directories on the disks of storage tiers.
+        systemctl: the command that controls the units.
+        units: those to enable and start, the first one first.
+        items: the units and the files that they need; install restores all of them.
+        link: a link to the program in a directory on every user's PATH. None: not needed.
+        config: a first configuration; written only if there is none.
+        record: path of the file that records what install made.
+        runtime: directories to remove once nothing runs.
+        data: directories that only ``--purge`` removes.
+        elsewhere: data directories that the configuration names; never removed.
+        stores: directories on the disks of storage tiers that contain jobs' directories.
     """
 
     is_system: bool
@@ -62,20 +78,9 @@ class Layout(NamedTuple):
     stores: tuple[str, ...] = ()
 
     @property
-    def sysusers(self) -> str:
-        """The declaration of the daemon's user."""
-        return "/etc/sysusers.d/iodaemon.conf"
-
-    @property
-    def tmpfiles(self) -> str:
-        """The declaration of the service's directories."""
-        return "/etc/tmpfiles.d/iodaemon.conf"
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """All that is written, or may be."""
-        link = () if self.link is None else (self.link[0],)
-        return (*self.items, *link, self.config[0], self.record)
+    def managed(self) -> dict[str, Item]:
+        """Units, what they need, and the link."""
+        return {**self.items, **({} if self.link is None else dict([self.link]))}
 
 
 def system_layout(
@@ -84,18 +89,17 @@ def system_layout(
     """As a service for all users.
 
     Args:
-        program: the ``iod`` to be called.
-        shipped: the shipped folder ``systemd``.
+        shipped: the folder ``systemd``.
         config: the text of a first configuration.
         texts: further files, by path.
 
     Raises:
-        RequestError: the program's path cannot stand in a unit.
+        RequestError: a unit cannot contain the program's path.
     """
     items = {
         **{path: Item("file", text) for path, text in texts.items()},
-        "/etc/sysusers.d/iodaemon.conf": Item("file", (shipped / "sysusers.conf").read_text()),
-        "/etc/tmpfiles.d/iodaemon.conf": Item("file", (shipped / "tmpfiles.conf").read_text()),
+        SYSUSERS: Item("file", (shipped / "sysusers.conf").read_text()),
+        TMPFILES: Item("file", (shipped / "tmpfiles.conf").read_text()),
     }
     for path in sorted((shipped / "system").iterdir()):
         items[f"/etc/systemd/system/{path.name}"] = _unit(path, program)
@@ -117,17 +121,10 @@ def system_layout(
 def user_layout(
     program: str, shipped: Path, *, config_file: str, runtime_dir: str, state_dir: str
 ) -> Layout:
-    """As a user's own service; it needs no configuration, and gets none.
-
-    Args:
-        program: the ``iod`` to be called.
-        shipped: the shipped folder ``systemd``.
-        config_file: where the user's configuration is, if there is one.
-        runtime_dir: where the user's daemon has its sockets.
-        state_dir: where it has its journal and the jobs' directories.
+    """As a user's own service, whose configuration is the user's to write.
 
     Raises:
-        RequestError: the program's path cannot stand in a unit.
+        RequestError: a unit cannot contain the program's path.
     """
     folder = os.path.dirname(config_file)
     name = "iodaemon.service"
@@ -146,13 +143,16 @@ def user_layout(
     )
 
 
-def with_stores(layout: Layout, disks: Iterable[str]) -> Layout:
-    """The same, with these disks of storage tiers."""
-    return layout._replace(stores=tuple(os.path.join(os.path.normpath(d), STORE) for d in disks))
+def with_places(
+    layout: Layout, configured: Iterable[str | None], disks: Iterable[str] = ()
+) -> Layout:
+    """The same, with directories that the configuration names, and disks of storage tiers."""
+    elsewhere = tuple(path for path in configured if path and path not in layout.data)
+    stores = tuple(os.path.join(os.path.normpath(disk), STORE) for disk in disks)
+    return layout._replace(elsewhere=elsewhere, stores=stores)
 
 
 def _unit(path: Path, program: str) -> Item:
-    """The shipped unit, with the program that is to be called."""
     if not _PLAIN.fullmatch(program):
         raise RequestError(
             f"{program} cannot be called from a unit: install iodaemon at a path of letters, "

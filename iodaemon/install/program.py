@@ -20,9 +20,9 @@ import iodaemon
 from iodaemon.errors import RequestError
 from iodaemon.node.condition import Condition
 
-HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - not used
+_HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - not used
 """What ProtectHome= and PrivateTmp= of iodaemon.service take away (systemd.exec(5))."""
-GOOD_PLACE: Final = "'python3 -m venv /opt/iodaemon' makes a good place"
+_GOOD_PLACE: Final = "'python3 -m venv /opt/iodaemon' makes a good place"
 _MOST_LINKS: Final = 40
 """As the kernel's own limit, path_resolution(7)."""
 
@@ -31,7 +31,7 @@ class Program(NamedTuple):
     """An installed ``iod``.
 
     Attributes:
-        path: what is called.
+        path: what the units call.
         parts: all that must be readable for it to run: the interpreter, the package, the venv.
         name: changes whenever one of its packages does.
     """
@@ -68,16 +68,6 @@ def _fingerprint() -> str:
     return f"{iodaemon.__version__} {short}"
 
 
-def check_program(parts: Iterable[str], root: Path = Path("/"), *, owner_uid: int = 0) -> None:
-    """Refuse a program with ``find_flaw``.
-
-    Raises:
-        RequestError: what is wrong, and what to do.
-    """
-    if (flaw := find_flaw(parts, root, owner_uid=owner_uid)) is not None:
-        raise RequestError(str(flaw))
-
-
 def find_flaw(
     parts: Iterable[str], root: Path = Path("/"), *, owner_uid: int = 0
 ) -> Condition | None:
@@ -91,45 +81,39 @@ def find_flaw(
     Returns:
         The first thing that is wrong; None: nothing is.
     """
-    for part in parts:
-        final = part
-        try:
-            for path, status in _way_to(part, root):
-                if (flaw := _find_flaw_of(path, status, owner_uid)) is not None:
-                    return flaw
-                final = path
-            for path, status in _below(final, root):
-                if (flaw := _find_flaw_of(path, status, owner_uid)) is not None:
-                    return flaw
-        except OSError as error:
-            path = str(error.filename).removeprefix(str(root).rstrip("/"))
-            return Condition(f"{path} cannot be looked at ({error.strerror})", "install it anew")
+    try:
+        for path, status in (each for part in parts for each in _all_of(part, root)):
+            if (flaw := _find_flaw_of(path, status, owner_uid)) is not None:
+                return flaw
+    except OSError as error:
+        path = str(error.filename).removeprefix(str(root).rstrip("/"))
+        return Condition(f"{path} cannot be looked at ({error.strerror})", "install it anew")
     return None
 
 
 def _find_flaw_of(path: str, status: os.stat_result, owner_uid: int) -> Condition | None:
-    if path in HIDDEN:
+    if path in _HIDDEN:
         fact = f"this iodaemon is installed below {path}, which the service does not see"
-        return Condition(fact, GOOD_PLACE)
+        return Condition(fact, _GOOD_PLACE)
     mode, kind = status.st_mode, stat.S_IFMT(status.st_mode)
     if status.st_uid not in (0, owner_uid):
         return Condition(
             f"{path} belongs to uid {status.st_uid}, who could act as root by it",
-            f"'chown -R root: {path}', or {GOOD_PLACE}",
+            f"'chown -R root: {path}', or {_GOOD_PLACE}",
         )
     if kind == stat.S_IFLNK:
         return None
     if mode & stat.S_IWOTH or (mode & stat.S_IWGRP and status.st_gid != 0):
         return Condition(
             f"others than root may write to {path} (mode {mode & 0o7777:04o}), and so act as root",
-            f"'chmod go-w {path}', or {GOOD_PLACE}",
+            f"'chmod go-w {path}', or {_GOOD_PLACE}",
         )
     needed = 0o005 if kind == stat.S_IFDIR else 0o004 | (0o001 if mode & 0o100 else 0)
     if mode & needed != needed:
         return Condition(
             f"{path} is not open to all users (mode {mode & 0o7777:04o}), and jobs are started "
             "as theirs",
-            f"'chmod -R go+rX {path}', or {GOOD_PLACE}",
+            f"'chmod -R go+rX {path}', or {_GOOD_PLACE}",
         )
     return None
 
@@ -151,11 +135,14 @@ def _way_to(path: str, root: Path) -> Iterator[tuple[str, os.stat_result]]:
             at = "/" if target.startswith("/") else before
 
 
-def _below(path: str, root: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything in a directory, in order; nothing in a file."""
-    top = f"{root}/{path}"
+def _all_of(part: str, root: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """The way to a path, and everything below it, in order."""
+    final = part
+    for final, status in _way_to(part, root):
+        yield final, status
+    top = f"{root}/{final}"
     for folder, folders, files in os.walk(top):
         folders.sort()
         for name in (*folders, *sorted(files)):
             here = os.path.join(folder, name)
-            yield f"{path.rstrip('/')}/{os.path.relpath(here, top)}", os.lstat(here)
+            yield f"{final.rstrip('/')}/{os.path.relpath(here, top)}", os.lstat(here)

@@ -18,7 +18,7 @@ the child       reads its launch from a socketpair, takes on all that the job is
 the sampler     forked on the daemon's wish, becomes its user, and reads counters for it
                 (``iodaemon.node.sampler``); its child, but nothing that it depends on.
 a holder        (``holder``) one a job without a writable cgroup: it reaps, stops and continues in
-                the supervisor's place, which tells it by signals (``process_tree``).
+                the place of the supervisor, which tells it by signals.
 ``scratch``     a forked helper with a deadline for what must touch a disk (``disk_trouble``).
 
 A job is its cgroup, ``jobs/<job>.<attempt>`` (``cgroup``). It ends when nothing lives in it

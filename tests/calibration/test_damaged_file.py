@@ -27,7 +27,7 @@ from iodaemon.calibration.store import kept_file
 from iodaemon.cli.calibrate import lines_of
 from iodaemon.core.platform import Device
 from iodaemon.daemon.calibrating import Measured
-from iodaemon.doctor.calibration import judge_calibration
+from iodaemon.doctor.disks import judge_calibration
 from iodaemon.errors import ConfigError
 
 RIGHT = json.loads(

@@ -10,7 +10,7 @@ from served import SHARED
 from iodaemon.api.care import begin_drain, end_drain, reload_config, show_drain
 from iodaemon.cli import main
 from iodaemon.daemon.http.access import Actor
-from iodaemon.doctor.examine import judge_condition
+from iodaemon.doctor.running_daemon import judge_condition
 from iodaemon.errors import NotPermitted, RequestError
 
 pytestmark = pytest.mark.node

@@ -17,8 +17,8 @@ from tiering import Tiered, tables
 from iodaemon.config import load_config
 from iodaemon.daemon.preflight import Preflight
 from iodaemon.daemon.tiering import find_unusable, live_tiers, look_at_disks
-from iodaemon.doctor.finding import Verdict
-from iodaemon.doctor.tier import examine_tiers
+from iodaemon.doctor.disks import check_tiers
+from iodaemon.doctor.report import Verdict
 from iodaemon.node import tier_disk
 from iodaemon.node.tier_disk import probe_disk, read_answer
 from iodaemon.supervisor import disk_trouble, scratch, syscalls
@@ -133,7 +133,7 @@ def test_whoever_finds_it_says_the_same(disks, tmp_path, name):
         checked = [*preflight.find_problems(), *preflight.find_obstacles()]
         examined = [
             f"{finding.measured}; {finding.remedy}"
-            for finding in examine_tiers(config.tier, None, is_shared=False)
+            for finding in check_tiers(config.tier, None, is_shared=False)
             if finding.verdict is Verdict.BROKEN
         ]
         wish = {"do": "make", "disk": disk, "name": "1-1-a", "uid": os.geteuid()}

@@ -23,22 +23,18 @@ from iodaemon.daemon.journal.restore import restore
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.place import prepare_places
 from iodaemon.daemon.preflight import startup_warnings
-from iodaemon.doctor.account import judge_lookup, probe_lookup
+from iodaemon.doctor.checks import CHECKS, Subject, examine
 from iodaemon.doctor.control_group import Reading, judge_cgroups
-from iodaemon.doctor.device import Disks, judge_disks
-from iodaemon.doctor.examine import (
-    Subject,
-    _examine_machine,
-    _examine_places,
-    _examine_service,
+from iodaemon.doctor.disks import check_journal_disk, judge_disks
+from iodaemon.doctor.kernel_features import judge_files
+from iodaemon.doctor.report import AS_ROOT
+from iodaemon.doctor.running_daemon import (
     judge_condition,
     judge_controls,
     judge_rules,
     judge_supervisor,
 )
-from iodaemon.doctor.journal_disk import judge_journal_disk, probe_journal_disk
-from iodaemon.doctor.place import AS_ROOT, judge_places
-from iodaemon.doctor.runtime import judge_files
+from iodaemon.doctor.service import check_lookup
 from iodaemon.errors import ConfigError, JournalError, RequestError
 from iodaemon.node import root_side
 from iodaemon.node.condition import FEW_FILES, of_error
@@ -46,6 +42,11 @@ from iodaemon.node.root_side import UNDELEGATED, find_lack
 from iodaemon.node.sampler.proc_files import find_state
 from iodaemon.node.supervisor_client import SupervisorClient
 from iodaemon.supervisor import anchor
+
+
+def examined(subject, *names):
+    """The findings of these checks."""
+    return examine(subject, [check for check in CHECKS if check.what in names])
 
 
 def client_of(place):
@@ -143,7 +144,7 @@ def test_a_directory_that_is_not_ours_is_told_in_one_sentence(tmp_path, what):
 
     told = told_by_the_daemon(state, runtime)
     subject = Subject(state_dir=state, runtime_dir=runtime, directory=state)
-    [found] = (each for each in judge_places(subject.places) if each.verdict == "broken")
+    [found] = (each for each in examined(subject, "places") if each.verdict == "broken")
 
     key = "state_dir" if what in ("state_dir", "journal.db", "its mode") else "runtime_dir"
     assert f"{key}: {found.measured}; {found.remedy}, or set another {key}" == told
@@ -153,7 +154,7 @@ def test_a_directory_below_a_file_is_told_in_one_sentence_and_once(tmp_path):
     state = tmp_path / "file" / "state"
     (tmp_path / "file").touch()
     subject = Subject(state_dir=state, runtime_dir=tmp_path / "run", directory=tmp_path)
-    findings = list(_examine_service(subject))
+    findings = list(examined(subject, "places", "locks", "users"))
     [found] = (each for each in findings if each.verdict == "broken")
 
     told = told_by_the_daemon(state, tmp_path / "run")
@@ -173,7 +174,7 @@ def test_a_supervisors_directory_is_told_by_it_as_by_doctor(tmp_path):
     subject = Subject(
         state_dir=state, runtime_dir=state, directory=state, service_uid=0, supervisor_dir=place
     )
-    [found] = (each for each in judge_places(subject.places) if each.verdict == "broken")
+    [found] = (each for each in examined(subject, "places") if each.verdict == "broken")
 
     with pytest.raises(ConfigError) as refused:
         root_side._prepare(place)
@@ -197,8 +198,9 @@ def disk(tmp_path):
 def told_by_doctor(state):
     """What it says of the directories, as ``FACT; CURE``, by what it looked at."""
     subject = Subject(state_dir=state, runtime_dir=state, directory=state)
-    found = (finding for finding in _examine_places(subject) if finding.verdict == "broken")
-    return {finding.what: f"{finding.measured}; {finding.remedy}" for finding in found}
+    found = examined(subject, "journal disk", "runtime directory")
+    broken = (finding for finding in found if finding.verdict == "broken")
+    return {finding.what: f"{finding.measured}; {finding.remedy}" for finding in broken}
 
 
 def told_by_silence(state):
@@ -277,7 +279,7 @@ def test_a_copy_names_the_disk_that_is_full_and_not_its_sources(disk, tmp_path):
 @pytest.mark.node
 def test_little_space_is_told_alike_at_the_start_and_by_doctor(disk):
     [warning] = (each for each in startup_warnings(disk) if " left on " in each)
-    findings = {each.what: each for each in judge_journal_disk(probe_journal_disk(disk))}
+    findings = {each.what: each for each in check_journal_disk(disk)}
     found = findings["journal space"]
 
     assert f"{found.measured}; {found.remedy}" == warning
@@ -324,8 +326,7 @@ def test_a_cgroup_that_is_not_delegated_costs_the_same_in_the_log_as_in_doctor()
 
 
 def test_a_disk_that_is_not_counted_is_told_by_doctor_as_by_calibrate():
-    disks = Disks(names=("sda", "sdb"), unaccounted=("sdb",), fields=17)
-    by_doctor, _ = judge_disks(disks)
+    by_doctor, _ = judge_disks(["sda", "sdb"], unaccounted=["sdb"], fields=17)
 
     with pytest.raises(RequestError) as by_calibrate:
         check_counted(["sdb"])
@@ -354,7 +355,7 @@ def test_a_memory_limit_that_nobody_keeps_is_told_to_the_submitter_as_by_doctor(
 
 def test_sockets_that_do_not_fit_the_machine_are_told_by_doctor_as_at_the_start(tmp_path):
     subject = Subject(state_dir=tmp_path, runtime_dir=tmp_path, directory=tmp_path, sockets=["999"])
-    found = next(each for each in _examine_machine(subject) if each.what == "topology")
+    [found] = examined(subject, "topology")
     places = {"state_dir": str(tmp_path), "runtime_dir": str(tmp_path)}
     config = load_config(
         None, {"HOME": str(tmp_path)}, 1000, {**places, "topology": {"sockets": ["999"]}}
@@ -380,7 +381,7 @@ def test_a_rule_that_was_set_aside_is_told_by_doctor_as_in_the_log(tier):
 def test_databases_that_do_not_answer_are_told_by_doctor_as_in_the_log(caplog):
     silence = threading.Event()
     _complain(7, 2.0)
-    found = judge_lookup(7, probe_lookup(7, lambda _: silence.wait(), within_s=0.1), 0.1)
+    found = check_lookup(7, lambda _: silence.wait(), within_s=0.1)
     silence.set()
 
     fact = found.measured.partition(" for uid ")[0]

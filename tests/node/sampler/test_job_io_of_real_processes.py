@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sampling import Measured
 
-from iodaemon.doctor.account import groups_of_process
+from iodaemon.doctor.service import groups_of_process
 from iodaemon.node.sampler.proc_files import parse_cpu_stat, read_members, read_mounts
 from iodaemon.supervisor.ledger import Use
 from iodaemon.supervisor.reap import children_of, parse_io, read_status, tree_of

@@ -1,20 +1,18 @@
-"""What a check came to: one line of the report."""
+"""What a check came to: a line of the report."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Final
-
-import msgspec
+from typing import Final, NamedTuple
 
 Values = Mapping[str, bool | int | float | str | None]
-NO_VALUES: Final[Values] = MappingProxyType({})
 _WHAT_WIDTH: Final = 20
 INDENT: Final = 8 + 1 + _WHAT_WIDTH + 3
 """Where what was measured begins in a line."""
+AS_ROOT: Final = "run 'iod doctor' as root"
 
 
 class Verdict(enum.StrEnum):
@@ -25,24 +23,24 @@ class Verdict(enum.StrEnum):
     BROKEN = "broken"
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One check.
+class Finding(NamedTuple):
+    """What one check came to.
 
     Attributes:
-        verdict: what it came to.
+        verdict: of the check.
         what: what was checked; a stable name.
         measured: the values, for people.
+        values: the values, for programs; each name has its unit.
         cost: what it costs to do without; empty where it is ok.
         remedy: how to get it; empty where it is ok.
-        values: the values, for programs; each name has its unit.
     """
 
     verdict: Verdict
     what: str
     measured: str
+    values: Values = MappingProxyType({})
     cost: str = ""
     remedy: str = ""
-    values: Values = NO_VALUES
 
     @property
     def lines(self) -> list[str]:
@@ -54,27 +52,41 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return lines
 
 
+ok: Final = partial(Finding, Verdict.OK)
+"""It works."""
+lacking: Final = partial(Finding, Verdict.LACKING)
+"""It is not there, or not as good as it could be."""
+broken: Final = partial(Finding, Verdict.BROKEN)
+"""It is there and does not do its work, or nothing works without it."""
+
+
 def judge(
     is_well: bool,  # noqa: FBT001  # what the call asks
     what: str,
     measured: str,
-    values: Values = NO_VALUES,
+    values: Values = MappingProxyType({}),
     *,
     cost: str,
     remedy: str,
     verdict: Verdict = Verdict.LACKING,
 ) -> Finding:
-    """That it works; else what it costs to do without and how to get it, by this verdict."""
+    """``ok`` if ``is_well``; else this verdict, with cost and remedy."""
     if is_well:
-        return Finding(verdict=Verdict.OK, what=what, measured=measured, values=values)
-    return Finding(
-        verdict=verdict, what=what, measured=measured, values=values, cost=cost, remedy=remedy
-    )
+        return ok(what, measured, values)
+    return Finding(verdict, what, measured, values, cost, remedy)
 
 
-ok: Final = partial(judge, True, cost="", remedy="")  # noqa: FBT003
-"""It works."""
-lacking: Final = partial(judge, False)  # noqa: FBT003
-"""It is not there, or not as good as it could be."""
-broken: Final = partial(judge, False, verdict=Verdict.BROKEN)  # noqa: FBT003
-"""It is there and does not do its work, or nothing works without it."""
+def unseen(what: str, problem: str) -> Finding:
+    """A finding that only root could make."""
+    return lacking(what, f"not looked at: {problem}", cost="it may be wrong", remedy=AS_ROOT)
+
+
+def parts_of(sentence: str) -> tuple[str, str]:
+    """Fact and cure of a condition that was told as ``FACT; CURE``."""
+    fact, _, cure = sentence.partition("; ")
+    return fact, cure
+
+
+def is_broken(findings: Iterable[Finding]) -> bool:
+    """True when one of them is."""
+    return any(finding.verdict is Verdict.BROKEN for finding in findings)
