@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from iodaemon.core.job import DiskId, Exit, IoTotals, Job, JobId, JobKind, Staged
@@ -199,9 +201,10 @@ class TimerFired(_Event, frozen=True):
 
 
 class StartsBlocked(_Event, frozen=True):
-    """Starts are impossible for now (journal or backend unavailable); empty ``problem``: again."""
+    """Starts are impossible for now, says this side; empty ``problem``: not for its sake."""
 
     problem: str
+    source: Literal["journal", "node"] = "node"
 
 
 class DrainBegun(_Event, frozen=True):

@@ -53,7 +53,9 @@ def react(step: Step, event: ev.JobEvent) -> None:
         case ev.SampleTaken():
             _on_sample(step, event.sample)
         case ev.StartsBlocked():
-            state.starts_blocked = event.problem
+            state.start_problems.pop(event.source, None)
+            if event.problem:
+                state.start_problems[event.source] = event.problem
         case ev.DrainBegun():
             since_s = event.at_s if state.drain is None else state.drain.since_s
             state.drain = Drain(since_s=since_s, by=event.by, reason=event.reason)

@@ -108,7 +108,8 @@ class State:
         self.uncappable: dict[JobId, None] = {}
         self.trials: deque[TrialStep] = deque(maxlen=KEPT_TRIALS)
         self.lessons = Lessons()
-        self.starts_blocked = ""
+        self.start_problems: dict[str, str] = {}
+        """Why nothing can start now, by who says so (``StartsBlocked``)."""
         self.drain: Drain | None = None
         self.evidence: dict[JobId, Evidence] = {}
         self.next_id = JobId(1)
@@ -278,6 +279,11 @@ class State:
         return counts
 
     # -- changing: for the controller only ---------------------------------------------------
+
+    @property
+    def starts_blocked(self) -> str:
+        """Why nothing can start now; empty: it can."""
+        return next(iter(self.start_problems.values()), "")
 
     @property
     def may_start(self) -> bool:

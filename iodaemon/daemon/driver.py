@@ -437,7 +437,7 @@ class Driver:
         if problem != self.problem:
             log.error("event=journal_failed problem=%s", problem)
             self.problem = problem
-            self.post(ev.StartsBlocked(at_s=now_s, problem=problem))
+            self.post(ev.StartsBlocked(at_s=now_s, problem=problem, source="journal"))
         self._owed.insert(0 if pending.is_retry else len(self._owed), pending.batch)
         if self._retrying is None:
             self._retrying = self.timeline.call_at(now_s + JOURNAL_RETRY_S, self._retry)
@@ -491,7 +491,7 @@ class Driver:
             return
         log.info("event=journal_recovered")
         self.problem = ""
-        self.post(ev.StartsBlocked(at_s=self.timeline.now_s, problem=""))
+        self.post(ev.StartsBlocked(at_s=self.timeline.now_s, problem="", source="journal"))
 
     # -- time ------------------------------------------------------------------------------------
 

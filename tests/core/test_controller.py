@@ -226,7 +226,8 @@ def test_only_jobs_that_wait_keep_a_queue_reason(rig):
 @pytest.mark.parametrize("is_starting", [True, False])
 def test_a_revoked_submission_never_was(rig, is_starting):
     """Also one whose start was decided, but not performed."""
-    rig.state.starts_blocked = "" if is_starting else "journal"
+    if not is_starting:
+        then(rig, blocked(0.0))
     then(rig, submitted(job(1)), *(["start 1"] if is_starting else []))
 
     plan = rig.step(ev.SubmitRevoked(at_s=1.0, job_id=1))
@@ -254,8 +255,8 @@ def undrain(at_s):
     return ev.DrainEnded(at_s=at_s, by="bob")
 
 
-def blocked(at_s, problem="the journal's disk is full"):
-    return ev.StartsBlocked(at_s=at_s, problem=problem)
+def blocked(at_s, problem="the journal's disk is full", source="journal"):
+    return ev.StartsBlocked(at_s=at_s, problem=problem, source=source)
 
 
 def test_blocked_starts_wait_and_everything_else_goes_on(rig):
@@ -263,7 +264,10 @@ def test_blocked_starts_wait_and_everything_else_goes_on(rig):
     then(rig, blocked(1.0))
     then(rig, (submitted(job(2)), exited(2.0)), state="COMPLETED")
     assert "the journal's disk is full" == rig.state.reason(JobId(2)).text
-    then(rig, blocked(3.0, ""), "start 2")
+    then(rig, blocked(3.0, "no supervisor answers", "node"))
+    then(rig, blocked(4.0, ""))
+    assert "no supervisor answers" == rig.state.reason(JobId(2)).text
+    then(rig, blocked(5.0, "", "node"), "start 2")
 
 
 def test_while_drained_nothing_starts_and_then_all_do_in_the_old_order(rig):

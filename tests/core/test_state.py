@@ -125,9 +125,9 @@ def test_the_reason_of_a_pending_job_is_the_most_telling_one_and_a_running_one_h
     state.add(job(2, state=JobState.RUNNING))
     state.reasons[JobId(1)] = reason("Slots")
     codes = [state.reason(JobId(1)).code]
-    state.starts_blocked = "the journal's disk is full"
+    state.start_problems["journal"] = "the journal's disk is full"
     codes.append(state.reason(JobId(1)).code)
-    state.starts_blocked = ""
+    state.start_problems.clear()
     state.reasons.clear()
     codes.append(state.reason(JobId(1)).code)
 
