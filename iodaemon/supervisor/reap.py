@@ -11,6 +11,7 @@ and includes what they had waited for.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 from collections.abc import Callable, Iterable
@@ -194,9 +195,7 @@ class Reaper:
         self._ledger = ledger
         self._key_of_cgroup = key_of_cgroup
         self._only = only
-        self._own_io = -1  # some kernels count no bytes
-        with contextlib.suppress(OSError):
-            self._own_io = os.open("/proc/self/io", os.O_RDONLY | os.O_CLOEXEC)
+        self._own_io = _open_own_io(os.getpid())
 
     def take_pidfd(self, pidfd: int, key: Key | None) -> Ended | None:
         """Take in the child of this pidfd; None: not yet, for example because it is traced.
@@ -300,3 +299,12 @@ def _ignores_children(pid: int) -> bool:
         at = status.index(b"SigIgn:\t") + 8
         return bool(int(status[at : at + 16], 16) & _SIGCHLD_BIT)
     return False
+
+
+@functools.cache
+def _open_own_io(pid: int) -> int:
+    """The counters of this process, opened once in its life; -1: this kernel counts no bytes."""
+    try:
+        return os.open(f"/proc/{pid}/io", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1

@@ -50,6 +50,19 @@ def test_exit_codes_survive_the_death_of(role: str, root: RootSide) -> None:
     assert 4 == daemon.await_state("4.1", "ended")["exit"]["code"]
 
 
+def test_supervisors_that_die_leave_no_open_file_to_the_anchor(root: RootSide) -> None:
+    def count_open() -> int:
+        root.connect()
+        return len(os.listdir(f"/proc/{root.process.pid}/fd"))
+
+    before = count_open()
+    for _ in range(3):
+        root.kill("iod-supervisor")
+        count_open()
+
+    assert before == count_open()
+
+
 def test_what_ends_while_there_is_no_supervisor_is_known_to_the_next(root: RootSide) -> None:
     daemon = root.connect()
     pid = daemon.run(
