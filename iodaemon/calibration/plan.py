@@ -1,4 +1,4 @@
-"""Which steps are measured, for how long, at which rates. Pure."""
+"""Which steps are measured, for how long, at which rates, and on which parts of the file. Pure."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ SIZES: Final = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 """Of lone requests, bytes."""
 RANDOM_BLOCK: Final = 4 << 10
 WRITE_BLOCK: Final = 1 << 20
+"""Also where parts of the file begin and end: a multiple of every size that is read."""
 KINDS: Final = 4
 """Reads and writes, in order and at random."""
 
@@ -45,7 +46,7 @@ DISPUTES: Final = 4
 """So many steps that contradict others are measured again."""
 _EVERY_COUNT: Final = 4
 """Up to so many sockets each number of them is loaded; of more 1, 2, 4, 8 and all."""
-LOW_SHARE: Final = 0.4
+_LOW_SHARE: Final = 0.4
 HIGH_SHARE: Final = 0.95
 """The rates go from this part of what the slowest load had to this one of what a socket had."""
 
@@ -69,7 +70,6 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_s(self) -> float:
-        """All parts together."""
         lone_s = KINDS * len(SIZES) * self.lone_s
         return self.write_s + lone_s + self.step_s * self.steps
 
@@ -129,7 +129,6 @@ def divide_cores(cores: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def readers_per_socket(sockets: int) -> int:
-    """One at least."""
     return max(1, READERS // sockets)
 
 
@@ -158,20 +157,58 @@ def rates(capacities: Mapping[int, float], curves: int) -> tuple[float, ...]:
         capacities: what was had by so many sockets, unpaced; 1 is among them.
         curves: at least 2.
     """
-    low = LOW_SHARE * min(had / sockets for sockets, had in capacities.items())
+    low = _LOW_SHARE * min(had / sockets for sockets, had in capacities.items())
     high = HIGH_SHARE * capacities[1]
     low = min(low, high / 2.0)
     return tuple(low * (high / low) ** (number / (curves - 1)) for number in range(curves))
 
 
-def step_bytes(rate: float | None, seconds: float, room: int, block: int = BLOCK) -> int:
+def step_bytes(rate: float | None, seconds: float, room: int) -> int:
     """What one reader reads in a step: whole blocks, one at least, within its part of the file.
 
     Args:
         rate: of this reader, bytes/s. None: unpaced.
         seconds: the step's.
         room: bytes of its part, a block at least.
-        block: bytes of a read.
     """
-    wanted = room if rate is None else math.ceil(min(rate * seconds, room) / block) * block
-    return max(block, min(wanted, room // block * block))
+    wanted = room if rate is None else math.ceil(min(rate * seconds, room) / BLOCK) * BLOCK
+    return max(BLOCK, min(wanted, room // BLOCK * BLOCK))
+
+
+_STEP: Final = 0.618
+"""Of half the file, from one place to begin at to the next: they never gather."""
+
+
+class Regions:
+    """A test file in equal parts, one a reader: no byte is read twice while there are others.
+
+    Args:
+        whole: bytes of it.
+        readers: how many parts.
+    """
+
+    def __init__(self, whole: int, readers: int) -> None:
+        self.whole = whole
+        self.part = whole // readers // WRITE_BLOCK * WRITE_BLOCK
+        self.wrapped = False
+        self._next = [0] * readers
+        self._begun = 0
+
+    def take(self, reader: int, size: int) -> int:
+        """Where this reader goes on; at the beginning of its part where the rest is too short.
+
+        Args:
+            reader: its number.
+            size: bytes that it will read, no more than its part has.
+        """
+        at = self._next[reader]
+        if at + size > self.part:
+            at, self.wrapped = 0, True
+        self._next[reader] = at + size
+        return reader * self.part + at
+
+    def anywhere(self, size: int) -> int:
+        """A place in the first half of the file, another one each time; a multiple of a size."""
+        self._begun += 1
+        share = (self._begun * _STEP) % 1.0
+        return int(share * self.whole / 2) // size * size

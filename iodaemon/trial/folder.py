@@ -1,9 +1,14 @@
-"""The folder with results: files are put into one's own, in place of whatever has their names."""
+"""The folder with results, and whose a directory is.
+
+Files are put into a folder of one's own, in place of whatever has their names.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
+import pwd
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +18,8 @@ import msgspec
 
 from iodaemon.errors import RequestError
 from iodaemon.files import whole_file
-from iodaemon.trial.trust import name_of
 
+_ROOT: Final = 0
 _REMEDY: Final = "name another with --output"
 _READABLE: Final = 0o666
 """As other files that one makes, by one's umask."""
@@ -39,7 +44,7 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
             RequestError: a part is a link, no directory, somebody else's, or not to be written to.
         """
         there = self.path.absolute()
-        for part in reversed(self._own_parts):
+        for part in self._own_parts:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 _refuse(part, part.lstat())
         while not os.path.lexists(there):
@@ -59,32 +64,22 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
             RequestError: as of ``check``.
             OSError: they cannot be written.
         """
-        descriptor = self._open()
-        try:
+        self._own_parts[0].parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as opened:
+            above = None
+            for part in self._own_parts:
+                above = _enter(part, above)
+                opened.callback(os.close, above)
+            assert above is not None, "there is one part at least"
             for name, content in files.items():
-                with whole_file(descriptor, name, _READABLE) as file:
+                with whole_file(above, name, _READABLE) as file:
                     file.write(content)
-        finally:
-            os.close(descriptor)
 
     @property
     def _own_parts(self) -> tuple[Path, ...]:
-        """From the whole path upwards."""
+        """From above down to the whole path."""
         path = self.path.absolute()
-        return (path, *path.parents)[: self.own]
-
-    def _open(self) -> int:
-        """The folder itself, made where it is missing."""
-        *inner, first = self._own_parts
-        first.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = _enter(first, None)
-        for part in reversed(inner):
-            above = descriptor
-            try:
-                descriptor = _enter(part, above)
-            finally:
-                os.close(above)
-        return descriptor
+        return (path, *path.parents)[: self.own][::-1]
 
 
 def _enter(part: Path, above: int | None) -> int:
@@ -113,4 +108,56 @@ def _refuse(part: Path, status: os.stat_result) -> None:
     if not stat.S_ISDIR(status.st_mode):
         raise RequestError(f"{part} is no directory: {_REMEDY}")
     if status.st_uid != os.geteuid():
-        raise RequestError(f"{part} belongs to {name_of(status.st_uid)}, not to you: {_REMEDY}")
+        raise RequestError(f"{part} belongs to {_user(status.st_uid)}, not to you: {_REMEDY}")
+
+
+def find_meddler(directory: Path, user: int | None = None) -> str | None:
+    """Who besides this user and root could put another directory in the place of this one.
+
+    That is whoever owns a directory of the path, or may write to one that is not sticky: in such
+    a one files can be renamed whoever owns them (rename(2)). Access lists need no look: the group's
+    bits of a directory that has one say the most that it grants (acl(5)).
+
+    Args:
+        directory: exists; links in it are followed first.
+        user: effective. None: this process's.
+
+    Returns:
+        In words, with the first such directory from above; None: nobody.
+    """
+    user = os.geteuid() if user is None else user
+    whole = directory.resolve()
+    for part in (*reversed(whole.parents), whole):
+        status = part.stat()
+        if status.st_uid not in (_ROOT, user):
+            return f"{part} belongs to {_user(status.st_uid)}"
+        if status.st_mode & stat.S_ISVTX:
+            continue
+        if status.st_mode & stat.S_IWOTH:
+            return f"{part} may be written to by everybody"
+        if status.st_mode & stat.S_IWGRP and not _is_of_one(status.st_gid, user):
+            return f"{part} may be written to by group {_group(status.st_gid)}"
+    return None
+
+
+def _is_of_one(group: int, user: int) -> bool:
+    """Root's group, or that of the user alone, which many systems give everybody."""
+    if group == _ROOT:
+        return True
+    with contextlib.suppress(KeyError):
+        found = grp.getgrgid(group)
+        name = pwd.getpwuid(user).pw_name
+        return found.gr_name == name and set(found.gr_mem) <= {name}
+    return False
+
+
+def _user(number: int) -> str:
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(number).pw_name
+    return f"user {number}"
+
+
+def _group(number: int) -> str:
+    with contextlib.suppress(KeyError):
+        return grp.getgrgid(number).gr_name
+    return str(number)

@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from operator import mul
 from typing import Final, Literal
 
 import msgspec
@@ -43,7 +44,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """One column.
 
     Attributes:
-        key: in ``Run`` and in results.
+        key: the field of ``Run``.
         label: for people, with the unit in which it is shown.
         per_unit: the shown unit in base units: 0.001 for ms.
         is_higher_better: which way is good. None: neither, it is what the others are had for.
@@ -85,7 +86,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a whole workload under one policy.
 
     Attributes:
-        policy: its name.
         round: from 1.
         makespan_s: last end minus first submit.
         throughput_per_s: eq. 3 of Lv et al.
@@ -93,14 +93,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         average_runtime_s: eq. 5; suspended time counts.
         jain: index of the jobs' alone / shared: 1 when all are slowed down alike.
         suspended_s: of all jobs together.
-        suspensions: how many.
         moved_bytes: by all jobs, where that is known.
         waiting_s: mean of the disk's requests; None: no disk is known, or it had nothing to do.
         serving_s: the same; see ``latency``.
         busy_s: the disk's busy time over its requests.
         contended_ratio: part of the time in which requests took more than twice their time alone.
         used_ratio: most memory in use, of all the machine's; None: not known.
-        jobs: each with its times.
     """
 
     policy: str
@@ -134,8 +132,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         measure: its key.
-        policy: the one.
-        base: the other.
         rounds: in which both are known.
         ratio: median of policy / base within the rounds; None where base is 0.
         low: least of them.
@@ -198,18 +194,25 @@ def complete_rounds(runs: Sequence[Run], policies: Sequence[str]) -> tuple[Run, 
 
 
 def changes(runs: Sequence[Run], policies: Sequence[str]) -> tuple[Change, ...]:
-    """Every other policy against the first one, in every measure."""
+    """Every other policy against the first one, in every measure; none of no runs."""
     base, *others = policies
     return tuple(
         change_of(measure, runs, base=base, policy=policy)
-        for policy in others
+        for policy in (others if runs else ())
         for measure in MEASURES
     )
 
 
 def change_of(measure: Measure, runs: Sequence[Run], *, base: str, policy: str) -> Change:
     """One policy against another in one measure, by the rounds in which both are known."""
-    pairs = list(_pairs(runs, measure.key, base, policy))
+    by_round: dict[int, dict[str, float | None]] = {}
+    for run in runs:
+        by_round.setdefault(run.round, {})[run.policy] = getattr(run, measure.key)
+    pairs = [
+        (first, second)
+        for _, values in sorted(by_round.items())
+        if (first := values.get(base)) is not None and (second := values.get(policy)) is not None
+    ]
     ratios = [value / other for other, value in pairs if other > 0.0]
     spread = spread_of(ratios) if len(ratios) == len(pairs) else None
     p = chance(_differences(pairs)) if pairs else None
@@ -233,32 +236,17 @@ def chance(differences: Sequence[float]) -> float:
         differences: of pairs, at least one. Of more than 14 a sample of the changes is tried, the
             same one every time.
     """
-    seen = abs(math.fsum(differences))
-    enough = seen * (1.0 - _TIE)
-    sums = [abs(math.fsum(signed)) for signed in _signed(differences)]
+    enough = abs(math.fsum(differences)) * (1.0 - _TIE)
     is_all = len(differences) <= _ALL_SIGNS
+    rng = random.Random(1)  # noqa: S311 - no secret; the same values give the same answer
+    changed: Iterable[Sequence[float]] = (
+        product((1.0, -1.0), repeat=len(differences))
+        if is_all
+        else (rng.choices((1.0, -1.0), k=len(differences)) for _ in range(_SAMPLE))
+    )
+    sums = [abs(math.fsum(map(mul, signs, differences))) for signs in changed]
     found = sum(each >= enough for each in sums)
     return found / len(sums) if is_all else (found + 1) / (len(sums) + 1)
-
-
-def _signed(differences: Sequence[float]) -> Iterator[list[float]]:
-    if len(differences) <= _ALL_SIGNS:
-        for signs in product((1.0, -1.0), repeat=len(differences)):
-            yield [sign * each for sign, each in zip(signs, differences, strict=True)]
-        return
-    rng = random.Random(1)  # noqa: S311 - no secret; the same values give the same answer
-    for _ in range(_SAMPLE):
-        yield [each if rng.random() < 0.5 else -each for each in differences]
-
-
-def _pairs(runs: Sequence[Run], key: str, base: str, policy: str) -> Iterator[tuple[float, float]]:
-    by_round: dict[int, dict[str, float | None]] = {}
-    for run in runs:
-        by_round.setdefault(run.round, {})[run.policy] = getattr(run, key)
-    for _, values in sorted(by_round.items()):
-        first, second = values.get(base), values.get(policy)
-        if first is not None and second is not None:
-            yield first, second
 
 
 def _differences(pairs: Sequence[tuple[float, float]]) -> list[float]:

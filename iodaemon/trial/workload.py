@@ -28,9 +28,12 @@ from msgspec import Meta
 from iodaemon.api.model import JobSpec
 from iodaemon.config.settings import Scalar, Topology
 from iodaemon.config.table import decode_table, read_toml
-from iodaemon.errors import ConfigError, NotFound
+from iodaemon.errors import ConfigError, NoData, NotFound, RequestError
 from iodaemon.kernels import builtin, paced
+from iodaemon.node.sampler.proc_files import parse_meminfo, read_file
+from iodaemon.node.topology import own_limits, read_topology
 from iodaemon.registry import nearest
+from iodaemon.units import format_bytes
 
 FILE_BYTES: Final = 256 << 20
 """Of the file whose places a kernel chooses itself."""
@@ -164,18 +167,16 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one run's files are.
+    """Where the files of runs are.
 
     Attributes:
         data: files that are read.
         scratch: what is written; empty before every run.
-        ledger: in which the kernels note start and end; None: nowhere.
         is_direct: whether files there can be read past the page cache.
     """
 
     data: Path
     scratch: Path
-    ledger: Path | None = None
     is_direct: bool = True
 
 
@@ -236,33 +237,26 @@ def data_file(job: JobTable, copy: int, places: Places) -> Path:
     return places.data / f"{job.name}.{copy}"
 
 
-def needed_bytes(jobs: Sequence[JobTable], copies: Sequence[int]) -> int:
-    """Room that the files of so many copies of each take: those to read and those written."""
-    pairs = zip(jobs, copies, strict=True)
-    return sum((job.own_file_bytes + job.output_bytes) * count for job, count in pairs)
+def needed_bytes(jobs: Sequence[JobTable]) -> int:
+    """Room that the files of all copies take: those to read and those written."""
+    return sum((job.own_file_bytes + job.output_bytes) * job.count for job in jobs)
 
 
 def _words(job: JobTable, copy: int, places: Places) -> list[str]:
     data, scratch = str(data_file(job, copy, places)), str(places.scratch)
     if job.kernel is None:
         marks = {"{scratch}": scratch, "{file}": data, "{copy}": str(copy)}
-        return [_filled(word, marks) for word in job.command]
+        # only these marks are replaced: braces mean much to other programs
+        found = re.compile("|".join(map(re.escape, marks)))
+        return [found.sub(lambda mark: marks[mark[0]], word) for word in job.command]
     file = data if job.kernel in _READERS else f"{scratch}/{job.name}.{copy}"
-    if job.kernel == "paced":
-        rate, size = str(job.rate_bytes_per_s), str(job.size_bytes)
-        words = [sys.executable, "-P", "-m", "iodaemon.kernels.paced", file, "--rate", rate]
-        return [*words, "--bytes", size, "--block", str(job.step_bytes)]
-    words = [sys.executable, "-P", "-m", "iodaemon.kernels.builtin", job.kernel, file]
-    words += ["--size", str(job.size_bytes), "--block", str(job.block_bytes or 0)]
+    kind = "read" if job.kernel == "paced" else job.kernel
+    words = [sys.executable, "-P", "-m", "iodaemon.kernels.builtin", kind, file]
+    words += ["--size", str(job.size_bytes), "--block", str(job.step_bytes)]
     words += ["--rounds", str(job.rounds), "--hold", str(job.hold_bytes)]
     words += ["--rate", str(job.rate_bytes_per_s)] if job.rate_bytes_per_s else []
     words += ["--cached"] if job.cached or not places.is_direct else []
-    return words + (["--ledger", str(places.ledger)] if places.ledger else [])
-
-
-def _filled(word: str, marks: dict[str, str]) -> str:
-    """Only these marks are replaced: braces mean much to other programs."""
-    return re.sub("|".join(map(re.escape, marks)), lambda found: marks[found[0]], word)
+    return words
 
 
 def _named(jobs: Sequence[JobTable], where: str) -> tuple[JobTable, ...]:
@@ -312,8 +306,6 @@ def _check_kernel(job: JobTable) -> None:
         raise ValueError(f"size_bytes is {job.size_bytes}; write a multiple of {step}")
     if kind in _READERS and job.own_file_bytes < step:
         raise ValueError(f"file_bytes is {job.file_bytes}; write {step} or more")
-    if kind == "paced" and job.hold_bytes:
-        raise ValueError("hold_bytes is not for paced; write kernel = 'read' with a rate")
     if kind == "paced" and job.cached:
         raise ValueError("cached is not for paced, which keeps its file out of the page cache")
     if kind == "paced" and job.rate_bytes_per_s is None:
@@ -322,3 +314,45 @@ def _check_kernel(job: JobTable) -> None:
         raise ValueError("file_bytes is below size_bytes; paced reads each byte once")
     if job.rate_bytes_per_s is not None and (job.rate_bytes_per_s <= 0 or kind == "fork"):
         raise ValueError("rate_bytes_per_s: write a rate above 0, none for fork")
+
+
+def check_fit(workload: Workload, root: Path = Path("/")) -> None:
+    """Refuse what the daemons would refuse after everything was made.
+
+    Raises:
+        ConfigError: the file's sockets do not fit the machine.
+        RequestError: a job fits on none of them; or together the jobs hold more memory than is
+            free, with a tenth of it to spare.
+    """
+    cpus, nodes = own_limits()
+    topology = workload.topology
+    try:
+        parts = read_topology(
+            root,
+            allowed_cpus=cpus,
+            allowed_nodes=nodes,
+            sockets=topology.sockets,
+            slot=topology.slot,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{workload.path}: {error}") from error
+    slots = [len(part.slots) * topology.times for part in parts]
+    widest = max(slots, default=0)
+    for number, job in enumerate(workload.jobs, start=1):
+        if job.cpus > widest:
+            raise RequestError(
+                f"{workload.path} [[job]] {number} ({job.name}): {job.cpus} cpus, a socket "
+                f"{widest} slots: lower cpus, or set oversubscribe in the file's [topology]"
+            )
+    held = sorted((job.hold_bytes for job in workload.jobs for _ in range(job.count)), reverse=True)
+    held_bytes = sum(held[: sum(slots)])
+    try:
+        available_bytes = parse_meminfo(read_file(root / "proc/meminfo")).available_bytes
+    except NoData:
+        return
+    wanted = held_bytes + held_bytes // 10
+    if held_bytes and available_bytes is not None and wanted > available_bytes:
+        raise RequestError(
+            f"{workload.path}: jobs that run together hold {format_bytes(held_bytes)}, and "
+            f"{format_bytes(available_bytes)} of memory are free: lower hold, or count"
+        )

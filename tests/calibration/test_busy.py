@@ -2,10 +2,8 @@
 
 import pytest
 from builders import device_load
-from hypothesis import given
-from hypothesis import strategies as st
 
-from iodaemon.calibration.busy import Busy, busy_ratio, look
+from iodaemon.calibration.beside import Busy, look
 
 
 def load(*, busy, moved):
@@ -17,22 +15,6 @@ def load(*, busy, moved):
         busy_ratio=busy,
         in_flight=0,
     )
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 20)), min_size=8, max_size=8)
-)
-def test_the_busy_part_is_a_part(ticks):
-    earlier = [before for before, _ in ticks]
-    later = [before + spent for before, spent in ticks]
-
-    ratio = busy_ratio(earlier, later)
-
-    total = sum(spent for _, spent in ticks)
-    assert (ratio is None) == (total == 0)
-    if ratio is not None:
-        assert 0.0 <= ratio <= 1.0
-        assert ratio == pytest.approx(1 - (ticks[3][1] + ticks[4][1]) / total, abs=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ import pytest
 from harness import MARK, marked, until
 from mounting import make_file_system, mount_image
 
-from iodaemon.calibration.ground import survey
+from iodaemon.calibration.ground import find_sockets, survey
 from iodaemon.calibration.measure import Setup, calibrate
-from iodaemon.calibration.prepare import find_sockets
 from iodaemon.calibration.record import find_problem
 from iodaemon.calibration.store import kept_file
 from iodaemon.errors import RequestError

@@ -7,7 +7,7 @@ from iodaemon.kernels.paced import Told
 
 
 def told(moved, run_s):
-    return Told(None, moved / run_s, moved, 4, run_s, run_s / 2, run_s / 4, "direct")
+    return Told(None, moved, 4, run_s, run_s / 2)
 
 
 def test_readers_of_which_one_takes_longer_had_all_of_it_until_that_one_was_done():

@@ -5,8 +5,7 @@ from calibrating import MB, calibration, leaf, paced, point
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.calibration.knee import curves
-from iodaemon.calibration.picture import draw
+from iodaemon.calibration.knee import curves, draw
 from iodaemon.cli.calibrate import draw_figure, lines_of
 
 STEPS = st.tuples(st.integers(1, 8), st.floats(1e4, 1e11), st.floats(1.0, 1e4))

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from calibrating import calibration, leaf
 
-from iodaemon.calibration.putting import put
-from iodaemon.calibration.store import keep, kept_file, load
+from iodaemon.calibration.store import keep, kept_file, load, put
 from iodaemon.cli import main
 from iodaemon.cli.calibrate import draw_figure
 from iodaemon.errors import ConfigError, RequestError

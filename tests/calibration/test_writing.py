@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from iodaemon.calibration import writing
+from iodaemon.calibration import measure
+from iodaemon.calibration.measure import write_file
 from iodaemon.calibration.plan import LEAST_BYTES
-from iodaemon.calibration.writing import write_file
 from iodaemon.errors import RequestError
 from iodaemon.kernels.paced import Told
 
@@ -26,7 +26,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(writing, "time", clock)
+    monkeypatch.setattr(measure, "time", clock)
     return clock
 
 
@@ -52,7 +52,7 @@ class Disk:
             blocks = min(blocks, within)
             self.clock.now_s += blocks * order.block / self.rate
         size = blocks * order.block if self.rate else 0
-        return {0: Told(None, 0.0, size, blocks, 1.0, 1.0, 1.0, "direct")}
+        return {0: Told(None, size, blocks, 1.0, 1.0)}
 
 
 def test_a_fast_disk_gets_all_of_it(clock, descriptor):

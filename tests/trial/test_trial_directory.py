@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from iodaemon.errors import RequestError
-from iodaemon.trial.directory import own_directory, sweep
+from iodaemon.trial.folder import find_meddler
+from iodaemon.trial.private import own_directory, sweep
 from iodaemon.trial.site import site
-from iodaemon.trial.trust import find_meddler
 from iodaemon.trial.workload import load_workload
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ READER = '[[job]]\nkernel = "read"\nsize = "1 MiB"\n'
 KILLED = """
 import os
 from pathlib import Path
-from iodaemon.trial.directory import own_directory
+from iodaemon.trial.private import own_directory
 with own_directory(Path("runtime")) as base:
     with own_directory(Path("disk"), goes_with=base) as data:
         (data / "file").write_bytes(bytes(9))
@@ -136,7 +136,7 @@ def test_files_are_made_anew_and_not_through_what_is_there(tmp_path, monkeypatch
 
     monkeypatch.setattr(module, "data_file", with_a_link)
     workload = load_workload(tmp_path / "w.toml", str(tmp_path))
-    with pytest.raises((RequestError, OSError)) as caught, site(workload, [1]):
+    with pytest.raises((RequestError, OSError)) as caught, site(workload):
         pass
 
     assert os.strerror(errno.EEXIST) in str(caught.value)
@@ -156,7 +156,7 @@ def test_root_uses_a_directory_of_somebody_elses_by_its_descriptor(tmp_path):
     (tmp_path / "ann").mkdir()
     os.chown(tmp_path / "ann", SOMEBODY, SOMEBODY)
     workload = load_workload(tmp_path / "w.toml", str(tmp_path / "ann"))
-    with site(workload, [1]) as place:
+    with site(workload) as place:
         [name] = names(tmp_path / "ann")
         replace(tmp_path / "ann" / name, {"data": tmp_path})
         [file] = place.files
@@ -193,7 +193,7 @@ def as_another():
 def test_who_is_not_root_uses_a_shared_directory_by_its_descriptor(tmp_path, shared):
     (tmp_path / "w.toml").write_text(READER)
     workload = load_workload(tmp_path / "w.toml", str(shared))
-    with as_another(), site(workload, [1]) as place:
+    with as_another(), site(workload) as place:
         [file] = place.files
 
         assert str(file).startswith(f"/proc/{os.getpid()}/fd/")
