@@ -108,11 +108,14 @@ def _refuse(part: Path, status: os.stat_result) -> None:
     if not stat.S_ISDIR(status.st_mode):
         raise RequestError(f"{part} is no directory: {_REMEDY}")
     if status.st_uid != os.geteuid():
-        raise RequestError(f"{part} belongs to {_user(status.st_uid)}, not to you: {_REMEDY}")
+        name = f"user {status.st_uid}"
+        with contextlib.suppress(KeyError):
+            name = pwd.getpwuid(status.st_uid).pw_name
+        raise RequestError(f"{part} belongs to {name}, not to you: {_REMEDY}")
 
 
-def find_meddler(directory: Path, user: int | None = None) -> str | None:
-    """Who besides this user and root could put another directory in the place of this one.
+def has_meddlers(directory: Path, user: int | None = None) -> bool:
+    """Whether others than this user and root could put another directory in the place of this one.
 
     That is whoever owns a directory of the path, or may write to one that is not sticky: in such
     a one files can be renamed whoever owns them (rename(2)). Access lists need no look: the group's
@@ -121,23 +124,17 @@ def find_meddler(directory: Path, user: int | None = None) -> str | None:
     Args:
         directory: exists; links in it are followed first.
         user: effective. None: this process's.
-
-    Returns:
-        In words, with the first such directory from above; None: nobody.
     """
     user = os.geteuid() if user is None else user
     whole = directory.resolve()
-    for part in (*reversed(whole.parents), whole):
+    for part in (whole, *whole.parents):
         status = part.stat()
         if status.st_uid not in (_ROOT, user):
-            return f"{part} belongs to {_user(status.st_uid)}"
-        if status.st_mode & stat.S_ISVTX:
-            continue
-        if status.st_mode & stat.S_IWOTH:
-            return f"{part} may be written to by everybody"
-        if status.st_mode & stat.S_IWGRP and not _is_of_one(status.st_gid, user):
-            return f"{part} may be written to by group {_group(status.st_gid)}"
-    return None
+            return True
+        is_shared = status.st_mode & stat.S_IWGRP and not _is_of_one(status.st_gid, user)
+        if (status.st_mode & stat.S_IWOTH or is_shared) and not status.st_mode & stat.S_ISVTX:
+            return True
+    return False
 
 
 def _is_of_one(group: int, user: int) -> bool:
@@ -149,15 +146,3 @@ def _is_of_one(group: int, user: int) -> bool:
         name = pwd.getpwuid(user).pw_name
         return found.gr_name == name and set(found.gr_mem) <= {name}
     return False
-
-
-def _user(number: int) -> str:
-    with contextlib.suppress(KeyError):
-        return pwd.getpwuid(number).pw_name
-    return f"user {number}"
-
-
-def _group(number: int) -> str:
-    with contextlib.suppress(KeyError):
-        return grp.getgrgid(number).gr_name
-    return str(number)

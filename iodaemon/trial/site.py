@@ -19,7 +19,7 @@ from iodaemon.calibration.store import load
 from iodaemon.core.platform import DeviceId, ServiceTimes
 from iodaemon.errors import ConfigError, RequestError
 from iodaemon.node.devices import PathDevice, find_device, find_identity
-from iodaemon.trial.folder import find_meddler
+from iodaemon.trial.folder import has_meddlers
 from iodaemon.trial.private import own_directory
 from iodaemon.trial.workload import Places, Workload, data_file, needed_bytes
 from iodaemon.units import format_bytes
@@ -141,14 +141,14 @@ def site(
 def _short_place() -> Path:
     """For sockets, whose paths have 107 bytes at most (unix(7))."""
     place = Path(tempfile.gettempdir())
-    is_good = len(os.fsencode(place)) <= _LONGEST_PLACE and find_meddler(place) is None
+    is_good = len(os.fsencode(place)) <= _LONGEST_PLACE and not has_meddlers(place)
     return place if is_good else Path("/tmp")  # noqa: S108
 
 
 @contextlib.contextmanager
 def _directory_on(directory: Path, runtime: Path) -> Iterator[Path]:
     """For the files; where others could put something else at its name, by its descriptor."""
-    is_held = find_meddler(directory) is not None
+    is_held = has_meddlers(directory)
     try:
         with own_directory(directory, goes_with=runtime, is_held=is_held) as base:
             yield base

@@ -46,12 +46,14 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         key: the field of ``Run``.
         label: for people, with the unit in which it is shown.
+        short: where it is shown relative to the first policy; empty: nowhere, for it is 0 there.
         per_unit: the shown unit in base units: 0.001 for ms.
         is_higher_better: which way is good. None: neither, it is what the others are had for.
     """
 
     key: str
     label: str
+    short: str
     per_unit: float = 1.0
     is_higher_better: bool | None = False
 
@@ -60,16 +62,24 @@ MEASURES: Final = (
     Measure(
         key="throughput_per_s",
         label="throughput, jobs/min",
+        short="throughput",
         per_unit=1.0 / 60.0,
         is_higher_better=True,
     ),
-    Measure(key="slowdown", label="slowdown (sum of alone/shared)", is_higher_better=True),
-    Measure(key="average_runtime_s", label="average run time, s"),
-    Measure(key="makespan_s", label="makespan, s"),
-    Measure(key="jain", label="Jain index of alone/shared", is_higher_better=True),
-    Measure(key="waiting_s", label="waiting at the disk, ms", per_unit=0.001),
-    Measure(key="serving_s", label="serving by the disk, ms", per_unit=0.001),
-    Measure(key="suspended_s", label="suspended, s in all", is_higher_better=None),
+    Measure(
+        key="slowdown",
+        label="slowdown (sum of alone/shared)",
+        short="slowdown",
+        is_higher_better=True,
+    ),
+    Measure(key="average_runtime_s", label="average run time, s", short="run time"),
+    Measure(key="makespan_s", label="makespan, s", short="makespan"),
+    Measure(
+        key="jain", label="Jain index of alone/shared", short="Jain index", is_higher_better=True
+    ),
+    Measure(key="waiting_s", label="waiting at the disk, ms", short="waiting", per_unit=0.001),
+    Measure(key="serving_s", label="serving by the disk, ms", short="serving", per_unit=0.001),
+    Measure(key="suspended_s", label="suspended, s in all", short="", is_higher_better=None),
 )
 
 

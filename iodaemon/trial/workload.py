@@ -35,9 +35,9 @@ from iodaemon.node.topology import own_limits, read_topology
 from iodaemon.registry import nearest
 from iodaemon.units import format_bytes
 
-FILE_BYTES: Final = 256 << 20
+_FILE_BYTES: Final = 256 << 20
 """Of the file whose places a kernel chooses itself."""
-MOST_COUNT: Final = 10_000
+_MOST_COUNT: Final = 10_000
 PROGRAMS: Final = (*builtin.KINDS, "paced")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")
 _READERS: Final = frozenset({"read", "paced", "mmap", "random", "fork"})
@@ -52,49 +52,45 @@ _OF_KERNELS: Final = (
 
 
 class JobTable(msgspec.Struct, frozen=True, kw_only=True):
-    """One ``[[job]]``: a command or a kernel, so many times."""
+    """One ``[[job]]``: a command or a kernel, so many times.
 
-    name: Annotated[str, Meta(description="for the tables [the program's, or the kernel]")] = ""
-    count: Annotated[int, Meta(description="copies of it", ge=1, le=MOST_COUNT)] = 1
-    command: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="program and arguments; in them {scratch} is a directory that is empty "
-            "before every run, {file} the copy's own file, {copy} its number from 0"
-        ),
-    ] = ()
-    cwd: Annotated[
-        str | None, Meta(description="where it runs [the directory of the workload file]")
-    ] = None
-    kernel: Annotated[
-        str | None,
-        Meta(description="a built-in program: read, paced, write, mmap, random, compute, fork"),
-    ] = None
-    size_bytes: Annotated[int, Meta(description="what the kernel moves in all")] = 0
-    file_bytes: Annotated[
-        int | None,
-        Meta(description="a file of the copy's own, to read [size; random, fork: 256 MiB]"),
-    ] = None
-    block_bytes: Annotated[
-        int | None, Meta(description="at a time [1 MiB; paced: 128 KiB; random, compute: 4 KiB]")
-    ] = None
-    rate_bytes_per_s: Annotated[
-        float | None, Meta(description="at most; paced needs it [as fast as it goes]")
-    ] = None
-    rounds: Annotated[int, Meta(description="of compute, about 0.03 s each", ge=0)] = 0
-    hold_bytes: Annotated[
-        int, Meta(description="memory of its own that the kernel has in use meanwhile", ge=0)
-    ] = 0
-    cached: Annotated[bool, Meta(description="through the page cache, not past it")] = False
-    cpus: Annotated[int, Meta(description="slots that it holds", ge=1)] = 1
-    mem_bytes: Annotated[int | None, Meta(description="memory limit")] = None
-    time_s: Annotated[float | None, Meta(description="walltime")] = None
-    io_rate_bytes_per_s: Annotated[float | None, Meta(description="declared")] = None
-    io_share: Annotated[float | None, Meta(description="declared, 0 to 1")] = None
-    no_suspend: Annotated[bool, Meta(description="is never suspended for I/O")] = False
+    Attributes:
+        name: for the tables. Empty: the program's, or the kernel.
+        count: copies of it.
+        command: program and arguments; in them {scratch} is a directory that is empty before every
+            run, {file} the copy's own file, {copy} its number from 0.
+        cwd: where it runs. None: the directory of the workload file.
+        kernel: one of ``PROGRAMS``.
+        size_bytes: what the kernel moves in all.
+        file_bytes: of a file of the copy's own, to read. None: ``size_bytes``; 256 MiB of random
+            and fork.
+        block_bytes: at a time. None: 1 MiB; 128 KiB of paced, 4 KiB of random and compute.
+        rate_bytes_per_s: at most; paced needs it. None: as fast as it goes.
+        rounds: of compute, about 0.03 s each.
+        hold_bytes: memory of its own that the kernel has in use meanwhile.
+        cached: through the page cache, not past it.
+    """
+
+    name: str = ""
+    count: Annotated[int, Meta(ge=1, le=_MOST_COUNT)] = 1
+    command: tuple[str, ...] = ()
+    cwd: str | None = None
+    kernel: str | None = None
+    size_bytes: int = 0
+    file_bytes: int | None = None
+    block_bytes: int | None = None
+    rate_bytes_per_s: float | None = None
+    rounds: Annotated[int, Meta(ge=0)] = 0
+    hold_bytes: Annotated[int, Meta(ge=0)] = 0
+    cached: bool = False
+    cpus: Annotated[int, Meta(ge=1)] = 1
+    mem_bytes: int | None = None
+    time_s: float | None = None
+    io_rate_bytes_per_s: float | None = None
+    io_share: float | None = None
+    no_suspend: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run."""
         if bool(self.command) == (self.kernel is not None):
             raise ValueError("write either command or kernel")
         if self.name and not _NAME.fullmatch(self.name):
@@ -122,7 +118,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
             return self.file_bytes
         if self.kernel not in _READERS:
             return 0
-        return FILE_BYTES if self.kernel in ("random", "fork") else self.size_bytes
+        return _FILE_BYTES if self.kernel in ("random", "fork") else self.size_bytes
 
     @property
     def output_bytes(self) -> int:
@@ -158,8 +154,6 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file holds."""
-
     job: tuple[JobTable, ...] = ()
     directory: str | None = None
     topology: Topology = Topology()
@@ -288,11 +282,7 @@ def _check_command(job: JobTable) -> None:
 
 
 def _check_kernel(job: JobTable) -> None:
-    """Refuse a kernel that would do nothing, or could not.
-
-    Raises:
-        ValueError: names the field.
-    """
+    """Refuse a kernel that would do nothing, or could not."""
     step, kind = job.step_bytes, job.kernel or ""
     if kind not in PROGRAMS:
         raise ValueError(f"kernel is {kind!r}; {nearest(kind, PROGRAMS)}")
