@@ -80,7 +80,6 @@ class Busy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look(devices: Collection[DeviceId], for_s: float = _LOOK_S) -> Busy:
-    """Watch the machine for a while."""
     begun_s, before = time.monotonic(), read_disks(devices)
     cpu_ratio = _watch_cpus(for_s)
     later, spent_s = read_disks(devices), time.monotonic() - begun_s
@@ -149,9 +148,7 @@ def is_disturbed(
 
     Args:
         moved: by each disk.
-        had_bytes: by the readers.
-        ios: their requests.
-        spent_s: the step's time.
+        had_bytes: by the readers, who made so many ``ios``.
         is_direct: they read past the page cache.
         writes: it is a writer's step.
     """
@@ -165,11 +162,9 @@ class Witness:
     """Watches the disks in every step.
 
     Args:
-        names: of the disks.
         planned: steps.
         is_direct: the readers read past the page cache.
         is_forced: others who use the disks are told, and no reason to end.
-        read: the disks' counters.
 
     Attributes:
         was_disturbed: others used the disks in the last step.
@@ -218,7 +213,6 @@ class Witness:
         Args:
             do: has the readers do as ordered.
             make: the orders, each time anew: no byte shall be read twice.
-            writes: it is a writer's step.
 
         Raises:
             RequestError: as ``end``.
@@ -234,7 +228,6 @@ class Witness:
         return told, moved
 
     def begin(self) -> None:
-        """The next step begins."""
         self._before = self._read()
 
     def end(

@@ -30,9 +30,7 @@ class Crew:
     """Readers of one open file.
 
     Args:
-        descriptor: of the file.
         sockets: the CPUs of each.
-        per_socket: readers on each.
         stop_if_asked: called now and then; it raises where the whole is to end.
     """
 
@@ -59,7 +57,6 @@ class Crew:
         self.cold: Literal["direct", "dropped"] = answers[0]["cold"]
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._processes)
 
     def on(self, sockets: int) -> range:
@@ -97,7 +94,6 @@ class Crew:
         self._processes = []
 
     def _hear(self, numbers: Collection[int], last_s: float) -> dict[int, Any]:
-        """A line of each."""
         until_s = time.monotonic() + last_s + _PATIENCE_S
         said: dict[int, Any] = {}
         with selectors.DefaultSelector() as selector:

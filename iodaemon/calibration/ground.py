@@ -43,7 +43,6 @@ class Ground(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: absolute, without symbolic links.
         description: the layers below it, for people.
-        filesystem: its kind.
         devices: its leaf disks, one at least.
         identities: of each, in the same order.
         free_bytes: for this user.
@@ -61,11 +60,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be measured, and how.
 
     Attributes:
-        ground: where.
         sockets: the CPUs of each, one at least.
         divided: they are parts of the machine's only one.
         file_bytes: of the test file at most.
-        seconds: the whole takes about so long.
         busy: what was going on before, in words.
         forced: other users of the machine are no reason to end.
     """
@@ -80,12 +77,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def per_socket(self) -> int:
-        """Readers."""
         return plan.readers_per_socket(len(self.sockets))
 
     @property
     def times(self) -> plan.Times:
-        """How long each part takes."""
         return plan.divide_time(self.seconds, len(self.sockets))
 
 
@@ -105,8 +100,7 @@ def prepare(
         path: a directory on the disk to measure.
         seconds: the whole may take about so long.
         size_bytes: of the test file. None: what is sensible.
-        sockets: the machine's, as configured; empty: as detected.
-        slot: likewise.
+        sockets: the machine's, as configured; empty: as detected. ``slot`` likewise.
         forced: a busy machine is no reason to refuse.
         may_be_busy: nor is it here, because nothing will be measured.
 

@@ -112,13 +112,9 @@ def recommended(knees: Sequence[Knee]) -> float | None:
 def next_rate(knees: Sequence[Knee], sockets: int, most: float) -> float | None:
     """What all readers together ask for in the next step, so that the knee is known better.
 
-    Half way between what was fine and what was not; while nothing was degraded, some more. None:
-    it is known well enough, or the readers cannot ask for more.
-
-    Args:
-        knees: as known so far.
-        sockets: loaded.
-        most: what the readers could have if they did not disturb each other, bytes/s.
+    Half way between what was fine and what was not; while nothing was degraded, some more, up to
+    the ``most`` that they could have if they did not disturb each other. None: it is known well
+    enough, or the readers cannot ask for more.
     """
     knee = next((knee for knee in knees if knee.sockets == sockets), None)
     if knee is None:
@@ -141,13 +137,10 @@ _MARGIN: Final = 7
 
 
 def draw(curves: Mapping[float, Mapping[int, float]]) -> list[str]:
-    """Lines of a picture: run time over that on one socket, logarithmic, against sockets.
+    """Run time over that on one socket, logarithmic, against sockets; ``curves`` as of ``curves``.
 
     Where several curves meet, the letter of the lowest rate stands for them; a table says which
     letter is which rate.
-
-    Args:
-        curves: by the rate of one socket, bytes/s: the degradation, 1 or more, by sockets.
     """
     counts = sorted({count for curve in curves.values() for count in curve})
     if not counts:

@@ -40,8 +40,8 @@ def calibrate(setup: Setup, tell: Tell, stop_if_asked: Callable[[], None]) -> Ca
     """Measure; nothing is left of it, however it ends.
 
     Args:
-        setup: what.
-        tell: hears how far it is.
+        setup: of ``ground.prepare``.
+        tell: is told how far it is.
         stop_if_asked: called often; it raises where the whole is to end.
 
     Raises:
@@ -83,13 +83,9 @@ def write_file(
     size_bytes: int,
     for_s: float,
 ) -> tuple[int, float]:
-    """Write for so long, but no less than the least that can be measured with.
+    """Have the first reader write for about so long, but no less than can be measured with.
 
-    Args:
-        write: has the first reader write.
-        descriptor: of the file, cut off behind what was written.
-        size_bytes: at most.
-        for_s: about.
+    The file is cut off behind what was written.
 
     Returns:
         Bytes, and bytes/s with all of them on the disk.
@@ -121,8 +117,6 @@ def write_file(
 
 
 class _Run:
-    """One calibration under way."""
-
     def __init__(self, setup: Setup, crew: Crew, descriptor: int, tell: Tell) -> None:
         self._setup = setup
         self._times = setup.times
@@ -217,7 +211,6 @@ class _Run:
         self._random_bytes_per_s = _had(self._read_at_random())
 
     def draw_curves(self) -> None:
-        """Each rate on each number of sockets."""
         for rate in plan.rates(self._capacities, self._times.curves):
             for sockets in self._times.counts:
                 self._pace(sockets, rate * sockets)
@@ -238,12 +231,10 @@ class _Run:
             self._pace(sockets, total)
 
     def look_back(self) -> None:
-        """Is the machine as quiet as before?"""
         self._say("looks whether the machine is still quiet")
         self._witness.look_back(look(self._names))
 
     def result(self, took_s: float) -> Calibration:
-        """All of it."""
         knees = find_knees(self._loads)
         ground = self._setup.ground
         return Calibration(
@@ -390,7 +381,6 @@ def _had(told: Sequence[Told]) -> float:
 
 
 def _of_kind(did: Moved, kind: Kind) -> tuple[int, int, int]:
-    """Requests, their bytes, and their ms."""
     if kind == "write":
         return did.writes, did.written_bytes, did.write_ms
     return did.reads, did.read_bytes, did.read_ms

@@ -52,7 +52,7 @@ HIGH_SHARE: Final = 0.95
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """How long each part takes, s.
+    """How long each part takes.
 
     Attributes:
         write_s: the test file, at most.
@@ -85,12 +85,7 @@ def _fixed(counts: Sequence[int]) -> int:
 
 
 def divide_time(total_s: float, sockets: int) -> Times:
-    """What is done in so much time.
-
-    Args:
-        total_s: at least ``LEAST_S``.
-        sockets: that can be loaded, at least 1.
-    """
+    """What is done in so much time, ``LEAST_S`` or more."""
     counts = socket_counts(sockets)
     steps_s = _STEPS_SHARE * total_s
     fixed = _fixed(counts)
@@ -116,11 +111,9 @@ def socket_counts(sockets: int) -> tuple[int, ...]:
 
 
 def divide_cores(cores: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """A machine's only socket in ``PIECES`` parts that stand for sockets.
+    """A machine's only socket in ``PIECES`` parts that stand for sockets, by the CPUs of its cores.
 
-    Args:
-        cores: the CPUs of each, one at least. Where there are fewer than parts, parts share them:
-            readers need next to no CPU.
+    Where there are fewer cores than parts, parts share them: readers need next to no CPU.
     """
     shared = [cores[piece % len(cores)] for piece in range(max(PIECES, len(cores)))]
     return tuple(
@@ -137,7 +130,6 @@ def file_bytes(free_bytes: int, readers: int, asked_bytes: int | None) -> int:
 
     Args:
         free_bytes: for this user.
-        readers: each gets a part.
         asked_bytes: by the user. None: what is sensible.
     """
     room = int(ROOM_SHARE * free_bytes)
@@ -155,7 +147,6 @@ def rates(capacities: Mapping[int, float], curves: int) -> tuple[float, ...]:
 
     Args:
         capacities: what was had by so many sockets, unpaced; 1 is among them.
-        curves: at least 2.
     """
     low = _LOW_SHARE * min(had / sockets for sockets, had in capacities.items())
     high = HIGH_SHARE * capacities[1]
@@ -164,12 +155,11 @@ def rates(capacities: Mapping[int, float], curves: int) -> tuple[float, ...]:
 
 
 def step_bytes(rate: float | None, seconds: float, room: int) -> int:
-    """What one reader reads in a step: whole blocks, one at least, within its part of the file.
+    """What one reader reads in a step: whole blocks, one at least.
 
     Args:
         rate: of this reader, bytes/s. None: unpaced.
-        seconds: the step's.
-        room: bytes of its part, a block at least.
+        room: bytes of its part of the file, a block at least.
     """
     wanted = room if rate is None else math.ceil(min(rate * seconds, room) / BLOCK) * BLOCK
     return max(BLOCK, min(wanted, room // BLOCK * BLOCK))
@@ -180,12 +170,7 @@ _STEP: Final = 0.618
 
 
 class Regions:
-    """A test file in equal parts, one a reader: no byte is read twice while there are others.
-
-    Args:
-        whole: bytes of it.
-        readers: how many parts.
-    """
+    """A test file in equal parts, one a reader: no byte is read twice while there are others."""
 
     def __init__(self, whole: int, readers: int) -> None:
         self.whole = whole
@@ -195,12 +180,7 @@ class Regions:
         self._begun = 0
 
     def take(self, reader: int, size: int) -> int:
-        """Where this reader goes on; at the beginning of its part where the rest is too short.
-
-        Args:
-            reader: its number.
-            size: bytes that it will read, no more than its part has.
-        """
+        """Where a reader goes on; at the beginning of its part where the rest is too short."""
         at = self._next[reader]
         if at + size > self.part:
             at, self.wrapped = 0, True

@@ -200,7 +200,6 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identities(self) -> frozenset[str]:
-        """Of its disks."""
         return frozenset(leaf.identity for leaf in self.leaves)
 
 
@@ -227,11 +226,7 @@ def encode(kept: Kept) -> bytes:
 
 
 def decode(text: bytes, where: str) -> Kept:
-    """What a file says.
-
-    Args:
-        text: of it.
-        where: its name, for the error.
+    """What the file of this name says.
 
     Raises:
         ConfigError: it is not such a file, or a newer one.
@@ -264,12 +259,7 @@ class _Versioned(msgspec.Struct, frozen=True):
 def known_leaves(
     kept: Kept, identities: Mapping[DeviceId, str]
 ) -> dict[DeviceId, tuple[Calibration, Leaf]]:
-    """What was measured of the devices of this machine; the newest measurement of each counts.
-
-    Args:
-        kept: what was measured, also of others.
-        identities: of the devices.
-    """
+    """What was measured of the devices of this machine; the newest measurement of each counts."""
     known = {leaf.identity: (made, leaf) for made in kept.calibrations for leaf in made.leaves}
     return {name: known[word] for name, word in identities.items() if word in known}
 
@@ -334,7 +324,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         above: slices in a row with more than was ever measured.
         lone: slices with lone requests in a row that took far longer (or shorter).
-        problem: what does not fit, in words; empty: nothing that was seen.
+        problem: what does not fit, in words; empty: nothing.
     """
 
     above: int = 0
@@ -345,13 +335,9 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 def judge(
     fit: Fit, load: DeviceLoad, *, most_bytes_per_s: float, service: ServiceTimes | None
 ) -> Fit:
-    """What is known after one more slice.
+    """What is known of a device after one more slice.
 
-    Args:
-        fit: what was known before.
-        load: the device in this slice.
-        most_bytes_per_s: the most that was measured; 0: nothing was.
-        service: how long lone requests took.
+    ``most_bytes_per_s`` is the most that was measured; 0: nothing was.
     """
     if fit.problem:
         return fit

@@ -29,7 +29,6 @@ _NO_DIRECTORY: Final = frozenset({errno.ELOOP, errno.ENOTDIR})
 
 
 def kept_file(state_dir: Path) -> Path:
-    """The file of this state directory."""
     return state_dir / FILE
 
 
@@ -59,12 +58,7 @@ def why_unread(state_dir: Path, error: ConfigError | OSError) -> str:
 
 
 def kept_of(state_dir: Path, made: Calibration) -> Calibration | None:
-    """What is kept of the same disks; None: nothing.
-
-    Raises:
-        ConfigError: as of ``load``.
-        OSError: likewise.
-    """
+    """What is kept of the same disks; None: nothing. It raises as ``load`` does."""
     same = (c for c in load(state_dir).calibrations if c.identities == made.identities)
     return next(same, None)
 
@@ -107,11 +101,7 @@ def read(file: Path) -> bytes:
 
 
 def put(folder: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:
-    """Write the files, durably and each whole; others may read them.
-
-    Args:
-        folder: made where it is missing.
-        files: by name.
+    """Write the files, durably and each whole; others may read them. The folder is made if missing.
 
     Raises:
         RequestError: the folder is a link, or no directory.

@@ -16,6 +16,7 @@ The paced reader of Lv et al. is ``read`` with a rate and blocks of 128 KiB.
 from __future__ import annotations
 
 import argparse
+import functools
 import mmap
 import os
 import random
@@ -64,14 +65,22 @@ def steps(total_bytes: int, block: int, rate: float | None) -> Iterator[int]:
 
 
 def read(
-    path: str, total: int, block: int = BLOCK, rate: float | None = None, *, cached: bool = False
+    path: str,
+    total: int,
+    block: int = BLOCK,
+    rate: float | None = None,
+    *,
+    cached: bool = False,
+    at_random: bool = False,
 ) -> None:
-    """Read this many bytes in order, from the beginning again at the end."""
+    """Read this many bytes, in order and from the beginning again at the end, or at random."""
     fd = os.open(path, os.O_RDONLY | (0 if cached else os.O_DIRECT))
     buffer = mmap.mmap(-1, block)
-    size = os.fstat(fd).st_size
+    places = os.fstat(fd).st_size // block
+    chosen = random.Random(total)  # noqa: S311 - no secret; the same places every time
     for done in steps(total, block, rate):
-        os.preadv(fd, [buffer], done % (size - size % block))
+        place = chosen.randrange(places) if at_random else done // block % places
+        os.preadv(fd, [buffer], place * block)
     os.close(fd)
 
 
@@ -102,19 +111,6 @@ def read_mapped(
         for done in steps(total, block, rate):
             at = done % size
             sum(mapped[at : at + block : PAGE])
-
-
-def read_at_random(
-    path: str, total: int, block: int = PAGE, rate: float | None = None, *, cached: bool = False
-) -> None:
-    """Read this many bytes, a block at a time, at random places."""
-    fd = os.open(path, os.O_RDONLY | (0 if cached else os.O_DIRECT))
-    buffer = mmap.mmap(-1, block)
-    places = os.fstat(fd).st_size // block
-    chosen = random.Random(total)  # noqa: S311 - no secret; the same places every time
-    for _ in steps(total, block, rate):
-        os.preadv(fd, [buffer], chosen.randrange(places) * block)
-    os.close(fd)
 
 
 def hold(size: int) -> mmap.mmap:
@@ -156,7 +152,7 @@ MOVERS: Final[Mapping[str, Callable[..., None]]] = MappingProxyType(
         "read": read,
         "write": write,
         "mmap": read_mapped,
-        "random": read_at_random,
+        "random": functools.partial(read, at_random=True),
     }
 )
 """The kernels that move bytes block by block."""

@@ -64,7 +64,6 @@ class Told(NamedTuple):
     """What came of a step.
 
     Attributes:
-        asked_bytes_per_s: None: as fast as it goes.
         bytes: moved.
         ios: reads (or writes).
         run_s: from its beginning to its end, above 0; no shorter than the rate would have it.

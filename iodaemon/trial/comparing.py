@@ -51,8 +51,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for."""
-
     policies: tuple[Policy, ...]
     rounds: int
 
@@ -61,8 +59,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it.
 
     Attributes:
-        workload: its name.
-        path: its file.
         policies: in the order in which they were asked for; the first is compared with.
         rounds: complete ones; the summary speaks of these only.
         counts: copies of each kind of job.
@@ -72,9 +68,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         partial: runs of a round that was not completed.
         slices: of each of ``runs``, what its disks went through.
         alone: what a request takes alone.
-        machine: what it was run on.
         sockets: CPUs of each, as the daemon had them.
-        slots: of them all.
         notes: what a reader must know, one line each.
         signal_number: that ended it early. None: none did.
         failure: what ended it early, in words.
@@ -120,9 +114,7 @@ def compare(place: Site, plan: Plan, *, check: Callable[[], None], tell: Tell) -
 
     Args:
         place: made for the workload.
-        plan: which policies, how many rounds.
         check: raises InterruptedTrialError where somebody asked to end.
-        tell: is told how far it is.
     """
     trial = _Trial(place, plan, check, tell)
     number: int | None = None
@@ -138,8 +130,6 @@ def compare(place: Site, plan: Plan, *, check: Callable[[], None], tell: Tell) -
 
 
 class _Trial:
-    """What has been run so far."""
-
     def __init__(self, place: Site, plan: Plan, check: Callable[[], None], tell: Tell) -> None:
         self._place = place
         self._plan = plan
@@ -192,7 +182,6 @@ class _Trial:
         return look
 
     def outcome(self) -> Outcome:
-        """What came of it so far."""
         place, plan, workload = self._place, self._plan, self._place.workload
         raws = [raw for _, _, raw in self._raws]
         slices = [slices_of(raw.looks) for raw in raws]

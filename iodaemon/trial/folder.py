@@ -30,7 +30,6 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
     """A folder, which need not be there yet.
 
     Attributes:
-        path: of it.
         own: so many of its last parts, at least one, must be directories of this user's, not links.
     """
 
@@ -57,9 +56,6 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
     def keep(self, files: Mapping[str, bytes]) -> None:
         """Write files, each whole: one of the same name is replaced, a link is not followed.
 
-        Args:
-            files: their contents by their names.
-
         Raises:
             RequestError: as of ``check``.
             OSError: they cannot be written.
@@ -83,12 +79,7 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _enter(part: Path, above: int | None) -> int:
-    """A directory of this user's, made where it is missing.
-
-    Args:
-        part: its path.
-        above: the directory that it is in. None: whatever its path leads to.
-    """
+    """A directory of this user's, made where it is missing: in the one above, or by its path."""
     name = str(part) if above is None else part.name
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, dir_fd=above)
@@ -119,11 +110,7 @@ def has_meddlers(directory: Path, user: int | None = None) -> bool:
 
     That is whoever owns a directory of the path, or may write to one that is not sticky: in such
     a one files can be renamed whoever owns them (rename(2)). Access lists need no look: the group's
-    bits of a directory that has one say the most that it grants (acl(5)).
-
-    Args:
-        directory: exists; links in it are followed first.
-        user: effective. None: this process's.
+    bits of a directory that has one say the most that it grants (acl(5)). Links are followed first.
     """
     user = os.geteuid() if user is None else user
     whole = directory.resolve()

@@ -53,7 +53,6 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         at_s: monotonic.
-        devices: counters of the disks that are watched.
         used_ratio: memory in use, of all (0 to 1); None: not known.
     """
 
@@ -115,11 +114,9 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         await_s: from queueing to completion.
-        serving_s: of that, by the estimate.
-        waiting_s: the rest.
+        serving_s: of that, by the estimate; ``waiting_s`` is the rest.
         busy_s: the disk's busy time over its requests.
-        contended_ratio: part of the run's time in which requests took more than twice as long as
-            uncontended ones.
+        contended_ratio: part of the time in which requests took more than twice their time alone.
     """
 
     await_s: float
@@ -189,9 +186,7 @@ def _low(slices: Sequence[Slice]) -> float:
 def latency_of(slices: Sequence[Slice], alone_s: Uncontended) -> Latency | None:
     """The means of one run; None where the disks are not known or had nothing to do.
 
-    Args:
-        slices: of the run.
-        alone_s: by ``uncontended``, of all runs that this one is compared with.
+    ``alone_s`` is of all runs that this one is compared with.
     """
     requests = sum(each.requests for each in slices)
     if requests <= 0.0:

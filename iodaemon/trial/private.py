@@ -58,13 +58,7 @@ _SUSPENDED: Final = ("RUNNING", "SUSPENDED_IO")
 
 
 class Private:
-    """A daemon that is up; ``private`` makes one.
-
-    Attributes:
-        client: speaks to it.
-        log: what it wrote.
-        environment: for the jobs.
-    """
+    """A daemon that is up; ``private`` makes one. ``environment`` is for its jobs."""
 
     def __init__(self, client: Client, log: Path, mark: str) -> None:
         self.client = client
@@ -131,9 +125,7 @@ def private(
 def kill_marked(mark: str, *, patience_s: float = _SELF_END_S) -> None:
     """SIGKILL to what a daemon started and did not end: its root side, jobs after a failure.
 
-    Args:
-        mark: of all that belongs to it.
-        patience_s: how long those that are just ending by themselves may take.
+    ``patience_s`` is how long those that are just ending by themselves may take.
     """
     until_s = time.monotonic() + patience_s
     while (left := _marked(mark)) and time.monotonic() < until_s + _PATIENCE_S:
@@ -196,7 +188,6 @@ def own_directory(
     """A new directory in this one, gone afterwards; what a killed trial left there goes first.
 
     Args:
-        parent: exists.
         goes_with: another one, made so: who finds that one after a kill removes this one as well.
         is_held: the path that is yielded leads to the directory whatever is put at its name, for
             this process and others of the same user, while this one lives.
@@ -222,10 +213,8 @@ def own_directory(
 def sweep(parent: Path, *, is_trusted: bool = True) -> None:
     """End and remove what trials of this user left here that were killed themselves.
 
-    Args:
-        parent: a directory.
-        is_trusted: nobody else may change names there. Where others can, any directory of this
-            user's may bear such a name, and only what a trial made has its mark in it.
+    ``is_trusted``: nobody else may change names there. Where others can, any directory of this
+    user's may bear such a name, and only what a trial made has its mark in it.
     """
     for path in find_left(parent, _PREFIX):
         with contextlib.suppress(OSError):  # somebody else's, or swept by another one just now
@@ -239,12 +228,7 @@ def sweep(parent: Path, *, is_trusted: bool = True) -> None:
 
 
 def _remove(name: str, descriptor: int) -> None:
-    """The directory, what goes with it, and the cgroups of a root side that was killed.
-
-    Args:
-        name: that it was made with.
-        descriptor: of it; is closed.
-    """
+    """The directory that was made with this name, what goes with it, and cgroups; closes it."""
     try:
         _remove_other(name, descriptor)
         base = find_base(Config(f"/proc/self/fd/{descriptor}/{_HOME}/{_RUN}", os.geteuid()))
@@ -275,7 +259,6 @@ def _maker(name: str) -> Maker | None:
 
 
 def _read(name: str, directory: int) -> bytes:
-    """A short file there; empty where there is none."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         file = os.open(name, flags, dir_fd=directory)

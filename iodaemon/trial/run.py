@@ -56,10 +56,7 @@ def interruptible(on_signal: Callable[[], None]) -> Iterator[Callable[[], None]]
     """Obey signals that end between two steps, so that what was begun is tidied up in order.
 
     An exception out of nowhere would tear holes into the tidying itself, so further signals change
-    nothing: it takes seconds.
-
-    Args:
-        on_signal: called at the first one, to say that it was heard.
+    nothing: it takes seconds. The first one calls ``on_signal``, to say that it was heard.
 
     Yields:
         To be called between two steps; raises InterruptedTrialError once a signal came.
@@ -84,7 +81,7 @@ class Raw(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         jobs: in the order of submission, all of them completed.
-        looks: at disks and memory, from the submission to the last end.
+        looks: from the submission to the last end.
         suspensions: so many.
     """
 
@@ -94,7 +91,6 @@ class Raw(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def makespan_s(self) -> float:
-        """Last end minus first submit."""
         last_s = max(job["ended_s"] or 0.0 for job in self.jobs)
         return max(_LEAST_S, last_s - min(job["submitted_s"] for job in self.jobs))
 
@@ -147,12 +143,9 @@ def run_jobs(
     *,
     what: str,
 ) -> Raw:
-    """Submit, and wait until all have ended.
+    """Submit all jobs to a daemon of theirs, and wait until they have ended.
 
     Args:
-        daemon: nothing else runs there.
-        specs: all jobs.
-        place: whose disks are watched.
         on_look: is given the states' codes with their numbers of jobs; raises where the trial is to
             end.
         what: the run, for messages.
@@ -180,9 +173,6 @@ def check_rules(policy: Mapping[str, Any], what: str) -> None:
     Args:
         policy: as the daemon shows it after the run.
         what: the run, for messages.
-
-    Raises:
-        RequestError: a rule failed.
     """
     for fault in policy.get("set_aside", ()):
         raise RequestError(

@@ -36,8 +36,6 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         runtime: for the daemons, of a short path.
-        places: the jobs' files.
-        disks: where those are.
         files: that were made to be read.
         calibration: what is known of the disks, for the daemons. None: nothing.
         services: how long lone requests take there, by that.
@@ -105,10 +103,9 @@ def site(
     progress: Callable[[str], None] = lambda _: None,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[Site]:
-    """Make the files; whatever was made is gone afterwards.
+    """Make the files of a workload; whatever was made is gone afterwards.
 
     Args:
-        workload: whose directory is on the disk that is tried.
         calibration: a file with what is known of the disks. None: nothing is.
         progress: is told how far the files are, in words.
         check: raises where the trial is to end.
@@ -161,7 +158,6 @@ def _directory_on(directory: Path, runtime: Path) -> Iterator[Path]:
 
 
 def _is_direct_possible(directory: Path) -> bool:
-    """Whether files there can be read and written past the page cache."""
     probe = directory / ".probe"
     try:
         os.close(os.open(probe, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_DIRECT, 0o600))
@@ -247,12 +243,7 @@ def check_room(directory: Path, size_bytes: int) -> None:
 def find_services(
     disks: PathDevice, calibration: Path | None
 ) -> tuple[dict[DeviceId, ServiceTimes], str]:
-    """How long lone requests take at these disks, as they were calibrated; and where that is from.
-
-    Args:
-        disks: of the trial.
-        calibration: the file of ``iod calibrate``. None: there is none.
-    """
+    """How long lone requests take at these disks, by the file of ``iod calibrate``; its date."""
     if calibration is None:
         return {}, ""
     try:

@@ -97,17 +97,13 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         round: from 1.
-        makespan_s: last end minus first submit.
         throughput_per_s: eq. 3 of Lv et al.
         slowdown: eq. 4, more is better: as many as there are jobs when nobody is slowed down.
         average_runtime_s: eq. 5; suspended time counts.
         jain: index of the jobs' alone / shared: 1 when all are slowed down alike.
         suspended_s: of all jobs together.
         moved_bytes: by all jobs, where that is known.
-        waiting_s: mean of the disk's requests; None: no disk is known, or it had nothing to do.
-        serving_s: the same; see ``latency``.
-        busy_s: the disk's busy time over its requests.
-        contended_ratio: part of the time in which requests took more than twice their time alone.
+        waiting_s: as the next ones of ``latency``; None: no disk is known, or it had nothing to do.
         used_ratio: most memory in use, of all the machine's; None: not known.
     """
 
@@ -141,11 +137,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One policy against another in one measure.
 
     Attributes:
-        measure: its key.
         rounds: in which both are known.
-        ratio: median of policy / base within the rounds; None where base is 0.
-        low: least of them.
-        high: greatest.
+        ratio: median of policy / base within the rounds, ``low`` and ``high`` its range; None where
+            base is 0.
         p: chance of a difference as large without any effect; None: no rounds.
         verdict: ``noise`` and ``too few rounds`` claim nothing.
     """
@@ -164,12 +158,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 def job_measures(
     jobs: Sequence[JobTime], alone_s: Mapping[str, float], makespan_s: float
 ) -> dict[str, float]:
-    """Equations 3, 4 and 5 of Lv et al., and the Jain index.
+    """Equations 3, 4 and 5 of Lv et al., and the Jain index, of the jobs of one run.
 
-    Args:
-        jobs: of one run, at least one.
-        alone_s: run time alone by kind, above 0.
-        makespan_s: of the run, above 0.
+    ``alone_s`` is the run time alone by kind.
     """
     shared_s = [job.run_s for job in jobs]
     alone = [alone_s[job.kind] for job in jobs]

@@ -133,10 +133,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: the file's name without ``.toml``.
-        path: the file, absolute.
         directory: on the disk that the jobs use; files are made below it.
         jobs: each with a name of its own.
-        topology: as in the daemon's configuration.
         regulation: replaces values of every policy's [regulation].
     """
 
@@ -149,7 +147,6 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_commands(self) -> bool:
-        """Whether there is a job whose files are not known here."""
         return any(job.command for job in self.jobs)
 
 
@@ -175,10 +172,10 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_workload(path: Path, directory: str | None = None) -> Workload:
-    """The workload that the file describes.
+    """The workload that a TOML file describes.
 
     Args:
-        path: a TOML file.
+        path: of the file.
         directory: in place of the one that the file says; None: that one, else the current one.
 
     Raises:
@@ -282,7 +279,6 @@ def _check_command(job: JobTable) -> None:
 
 
 def _check_kernel(job: JobTable) -> None:
-    """Refuse a kernel that would do nothing, or could not."""
     step, kind = job.step_bytes, job.kernel or ""
     if kind not in PROGRAMS:
         raise ValueError(f"kernel is {kind!r}; {nearest(kind, PROGRAMS)}")
