@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import subprocess
 import sys
@@ -44,7 +45,6 @@ class Crew:
         self._stop_if_asked = stop_if_asked
         self._per_socket = per_socket
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._left: dict[int, bytes] = {}
         try:
             for cpus in sockets:
                 for _ in range(per_socket):
@@ -105,19 +105,14 @@ class Crew:
                 if time.monotonic() > until_s:
                     raise RequestError("the device does not answer; see the kernel's log (dmesg)")
                 for key, _ in selector.select(_LOOK_S):
-                    for line in self._lines(key.data, key.fd):
-                        said[key.data] = msgspec.json.decode(line)
+                    line = os.read(key.fd, select.PIPE_BUF)  # written at once, so whole (pipe(7))
+                    if not line:
+                        raise RequestError(
+                            "a reader ended before it was told to (killed? out of memory?); try "
+                            "again"
+                        )
+                    said[key.data] = msgspec.json.decode(line)
         return said
-
-    def _lines(self, number: int, descriptor: int) -> list[bytes]:
-        """The whole lines that came from a reader just now."""
-        came = os.read(descriptor, 1 << 16)
-        if not came:
-            raise RequestError(
-                "a reader ended before it was told to (killed? out of memory?); try again"
-            )
-        *lines, self._left[number] = (self._left.get(number, b"") + came).split(b"\n")
-        return lines
 
 
 def _start(descriptor: int) -> subprocess.Popen[bytes]:

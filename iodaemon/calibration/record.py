@@ -97,7 +97,14 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def service(self) -> ServiceTimes | None:
         """The lone requests as rules have them; None: there were none."""
-        reads, writes = (_lone_times(self.points, kind) for kind in ("read", "write"))
+        kinds: tuple[Kind, ...] = ("read", "write")
+        reads, writes = (
+            LoneTimes(
+                in_order=_by_size(self.points, kind, "order"),
+                at_random=_by_size(self.points, kind, "random"),
+            )
+            for kind in kinds
+        )
         if reads == writes == LoneTimes():
             return None
         return ServiceTimes(reads=reads, writes=writes, width=self.width)
@@ -287,12 +294,6 @@ def find_problem(made: Calibration, release: str) -> str:
     if made.kernel != release:
         return f"measured under kernel {made.kernel}, this is {release}"
     return "measured while the machine was busy" if made.method.forced else ""
-
-
-def _lone_times(points: Sequence[Point], kind: Kind) -> LoneTimes:
-    return LoneTimes(
-        in_order=_by_size(points, kind, "order"), at_random=_by_size(points, kind, "random")
-    )
 
 
 def _by_size(points: Sequence[Point], kind: Kind, pattern: Pattern) -> Points:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from iodaemon.trial.latency import Look
 from iodaemon.trial.private import Private, private
 from iodaemon.trial.site import Site
 
-_POLL_S: Final = 0.2
+_POLL_S: Final = 0.25
 _INTERVAL_S: Final = 0.5
 """Between two looks at disks and memory."""
 _FEW_LOOKS: Final = 4
@@ -154,11 +153,21 @@ def run_jobs(
         CommandFailedError: a job did not end well; the others are left to the daemon's end.
         RequestError: the daemon refuses a job, or has set a rule of the policy aside.
     """
-    looks: list[Look] = []
     suspended = daemon.suspensions()
-    with _watched(place.devices, looks):
-        ids = daemon.client.submit(specs, daemon.environment)
-        jobs = _wait(daemon.client, f"{ids[0]}-{ids[-1]}", on_look, what)
+    looks = [_look(place.devices)]
+    ids = daemon.client.submit(specs, daemon.environment)
+    while True:
+        jobs = daemon.client.jobs(select=f"{ids[0]}-{ids[-1]}")["jobs"]
+        for job in jobs:
+            if job["state"] in FINAL_STATES and (job["state"], job["exit_code"]) != _WELL:
+                raise _failure(daemon.client, job, what)
+        on_look(Counter(job["code"] for job in jobs))
+        if all(job["state"] in FINAL_STATES for job in jobs):
+            break
+        if time.monotonic() >= looks[-1].at_s + _INTERVAL_S:
+            looks.append(_look(place.devices))
+        time.sleep(_POLL_S)
+    looks.append(_look(place.devices))
     check_rules(daemon.client.policy(), what)
     return Raw(
         jobs=tuple(sorted(jobs, key=lambda job: job["id"])),
@@ -181,28 +190,8 @@ def check_rules(policy: Mapping[str, Any], what: str) -> None:
         )
 
 
-@contextlib.contextmanager
-def _watched(devices: Sequence[DeviceId], looks: list[Look]) -> Iterator[None]:
-    """Look at disks and memory now, at every interval from a thread, and at the end."""
-    is_over = threading.Event()
-
-    def look() -> None:
-        counters = read_disks(devices)
-        looks.append(Look(at_s=time.monotonic(), devices=counters, used_ratio=_used_ratio()))
-
-    def run() -> None:
-        while not is_over.wait(_INTERVAL_S):
-            look()
-
-    look()
-    thread = threading.Thread(target=run, name="watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-        look()
+def _look(devices: Sequence[DeviceId]) -> Look:
+    return Look(at_s=time.monotonic(), devices=read_disks(devices), used_ratio=_used_ratio())
 
 
 def _used_ratio() -> float | None:
@@ -210,20 +199,6 @@ def _used_ratio() -> float | None:
     if read is None or read.available_bytes is None:
         return None
     return 1.0 - read.available_bytes / read.total_bytes
-
-
-def _wait(
-    client: Client, select: str, on_look: Callable[[Mapping[str, int]], None], what: str
-) -> list[Job]:
-    while True:
-        jobs = client.jobs(select=select)["jobs"]
-        for job in jobs:
-            if job["state"] in FINAL_STATES and (job["state"], job["exit_code"]) != _WELL:
-                raise _failure(client, job, what)
-        on_look(Counter(job["code"] for job in jobs))
-        if all(job["state"] in FINAL_STATES for job in jobs):
-            return jobs
-        time.sleep(_POLL_S)
 
 
 def _failure(client: Client, job: Job, what: str) -> CommandFailedError:
