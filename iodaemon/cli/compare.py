@@ -215,10 +215,7 @@ def outcome_lines(outcome: Outcome) -> list[str]:
     rows = []
     for measure in MEASURES:
         cells = [
-            spread_words(
-                spread_of(values_of([r for r in outcome.runs if r.policy == name], measure.key)),
-                measure,
-            )
+            spread_words(spread_of(values_of(outcome.runs, name, measure.key)), measure)
             for name in outcome.policies
         ]
         rows.append((measure.label, *cells))

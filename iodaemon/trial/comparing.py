@@ -258,9 +258,7 @@ def comparison_document(outcome: Outcome) -> dict[str, Any]:
     }
     summary = {
         policy: {
-            measure.key: spread_of(
-                values_of([r for r in outcome.runs if r.policy == policy], measure.key)
-            )
+            measure.key: spread_of(values_of(outcome.runs, policy, measure.key))
             for measure in MEASURES
         }
         for policy in outcome.policies

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from iodaemon.simulator.experiment import Figure, Series
 from iodaemon.simulator.table import ranged
 from iodaemon.trial.comparing import Outcome
 from iodaemon.trial.latency import Slice, Uncontended, latency_of
-from iodaemon.trial.summary import MEASURES, Change, Run, change_of, values_of
+from iodaemon.trial.summary import MEASURES, Change, change_of, values_of
 
 _BAR_WIDTH: Final = 40
 
@@ -143,9 +143,9 @@ def comparison_bars(outcome: Outcome) -> list[str]:
     for measure in MEASURES:
         if measure.key in ("makespan_s", "average_runtime_s"):
             rows = {
-                policy: statistics.median(values_of(_of(outcome.runs, policy), measure.key))
+                policy: statistics.median(values)
                 for policy in outcome.policies
-                if _of(outcome.runs, policy)
+                if (values := values_of(outcome.runs, policy, measure.key))
             }
             lines += [measure.label, *bars(rows)]
     return lines
@@ -159,7 +159,3 @@ def bars(rows: Mapping[str, float]) -> list[str]:
         f"  {name.ljust(width)} {'█' * round(_BAR_WIDTH * value / most)} {value:.2f}"
         for name, value in rows.items()
     ]
-
-
-def _of(runs: Iterable[Run], policy: str) -> list[Run]:
-    return [run for run in runs if run.policy == policy]

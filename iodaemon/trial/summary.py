@@ -181,9 +181,10 @@ def spread_of(values: Sequence[float]) -> Spread | None:
     return Spread(median=statistics.median(values), low=min(values), high=max(values))
 
 
-def values_of(runs: Iterable[Run], key: str) -> list[float]:
-    """What is known of a measure, in the order of the runs."""
-    return [value for run in runs if (value := getattr(run, key)) is not None]
+def values_of(runs: Iterable[Run], policy: str, key: str) -> list[float]:
+    """What is known of a measure under one policy, in the order of the runs."""
+    values = (getattr(run, key) for run in runs if run.policy == policy)
+    return [value for value in values if value is not None]
 
 
 def complete_rounds(runs: Sequence[Run], policies: Sequence[str]) -> tuple[Run, ...]:
