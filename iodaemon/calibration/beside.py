@@ -51,47 +51,41 @@ TRIES: Final = 3
 """Of a step that others disturb."""
 
 
-class Busy(msgspec.Struct, frozen=True, kw_only=True):
-    """What went on while nothing was measured.
-
-    Attributes:
-        cpu_ratio: of all CPUs; None: not known.
-        loads: of the disks; one whose counters cannot be read is not in it.
-        untimed: those of them for which the kernel has never counted for how long they were busy.
-    """
-
-    cpu_ratio: float | None
-    loads: Mapping[DeviceId, DeviceLoad]
-    untimed: frozenset[DeviceId] = frozenset()
-
-    @property
-    def why(self) -> tuple[str, ...]:
-        """What is too much; empty: the machine is quiet."""
-        told = [
-            f"{name} is busy for {100.0 * load.busy_ratio:.0f} % of the time and moves "
-            f"{load.total_bytes_per_s / 1e6:.1f} MB/s"
-            for name, load in self.loads.items()
-            if load.busy_ratio > _MOST_BUSY_RATIO
-            or (name in self.untimed and load.total_bytes_per_s > _MOST_BYTES_PER_S)
-        ]
-        if self.cpu_ratio is not None and self.cpu_ratio > _MOST_CPU_RATIO:
-            told.append(f"the CPUs are busy for {100.0 * self.cpu_ratio:.0f} %")
-        return tuple(told)
-
-
-def look(devices: Collection[DeviceId], for_s: float = _LOOK_S) -> Busy:
+def look(devices: Collection[DeviceId], for_s: float = _LOOK_S) -> tuple[str, ...]:
+    """Watch the machine for a while; what is too much, as of ``why_busy``."""
     begun_s, before = time.monotonic(), read_disks(devices)
     cpu_ratio = _watch_cpus(for_s)
     later, spent_s = read_disks(devices), time.monotonic() - begun_s
-    found = {
-        name: device_load(before[name], later[name], spent_s)
-        for name in before.keys() & later.keys()
-    }
-    return Busy(
-        cpu_ratio=cpu_ratio,
-        loads={name: load for name, load in sorted(found.items()) if load is not None},
-        untimed=frozenset(name for name, counters in later.items() if counters.busy_ms == 0),
-    )
+    loads = {}
+    for name in sorted(before.keys() & later.keys()):
+        if (load := device_load(before[name], later[name], spent_s)) is not None:
+            loads[name] = load
+    untimed = frozenset(name for name, counters in later.items() if counters.busy_ms == 0)
+    return why_busy(cpu_ratio, loads, untimed)
+
+
+def why_busy(
+    cpu_ratio: float | None,
+    loads: Mapping[DeviceId, DeviceLoad],
+    untimed: frozenset[DeviceId] = frozenset(),
+) -> tuple[str, ...]:
+    """What goes on too much while nothing is measured; empty: the machine is quiet.
+
+    Args:
+        cpu_ratio: of all CPUs; None: not known.
+        loads: of the disks.
+        untimed: those of them for which the kernel has never counted for how long they were busy.
+    """
+    told = [
+        f"{name} is busy for {100.0 * load.busy_ratio:.0f} % of the time and moves "
+        f"{load.total_bytes_per_s / 1e6:.1f} MB/s"
+        for name, load in loads.items()
+        if load.busy_ratio > _MOST_BUSY_RATIO
+        or (name in untimed and load.total_bytes_per_s > _MOST_BYTES_PER_S)
+    ]
+    if cpu_ratio is not None and cpu_ratio > _MOST_CPU_RATIO:
+        told.append(f"the CPUs are busy for {100.0 * cpu_ratio:.0f} %")
+    return tuple(told)
 
 
 def _watch_cpus(for_s: float) -> float | None:
@@ -270,10 +264,10 @@ class Witness:
                 )
         return by_name
 
-    def look_back(self, busy: Busy) -> None:
+    def look_back(self, why: Collection[str]) -> None:
         """After the last step: what goes on then is told only, for every step was judged itself."""
-        if busy.why:
-            self._at_end = f"at the end {'; '.join(busy.why)}"
+        if why:
+            self._at_end = f"at the end {'; '.join(why)}"
 
     def _others_words(self) -> str:
         rate = self._others_bytes / self._others_s / 1e6

@@ -13,7 +13,6 @@ import msgspec
 
 from iodaemon.calibration import plan
 from iodaemon.calibration.beside import check_counted, look
-from iodaemon.core.platform import Device
 from iodaemon.errors import NotFound, NotPermitted, RequestError
 from iodaemon.files import find_left, new_name
 from iodaemon.node.condition import find_full_or_read_only
@@ -37,29 +36,11 @@ _NO_TMPFILE: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT, er
 """A file system without O_TMPFILE, or a kernel before 3.11 (open(2))."""
 
 
-class Ground(msgspec.Struct, frozen=True, kw_only=True):
-    """A directory that can be measured.
-
-    Attributes:
-        path: absolute, without symbolic links.
-        description: the layers below it, for people.
-        devices: its leaf disks, one at least.
-        identities: of each, in the same order.
-        free_bytes: for this user.
-    """
-
-    path: str
-    description: str
-    filesystem: str
-    devices: tuple[Device, ...]
-    identities: tuple[str, ...]
-    free_bytes: int
-
-
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be measured, and how.
 
     Attributes:
+        ground: the directory and its disks, one at least.
         sockets: the CPUs of each, one at least.
         divided: they are parts of the machine's only one.
         file_bytes: of the test file at most.
@@ -67,7 +48,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
         forced: other users of the machine are no reason to end.
     """
 
-    ground: Ground
+    ground: PathDevice
     sockets: tuple[tuple[int, ...], ...]
     divided: bool
     file_bytes: int
@@ -115,10 +96,10 @@ def prepare(
     ground = survey(path)
     parts, divided = find_sockets(sockets, slot)
     readers = len(parts) * plan.readers_per_socket(len(parts))
-    size = plan.file_bytes(ground.free_bytes, readers, size_bytes)
+    size = plan.file_bytes(_free_bytes(path), readers, size_bytes)
     if size == 0:
-        raise RequestError(_too_little(ground, readers, size_bytes))
-    why = "; ".join(look([device.id for device in ground.devices]).why)
+        raise RequestError(_too_little(ground.path, readers, size_bytes))
+    why = "; ".join(look([device.id for device in ground.devices]))
     if why and not (forced or may_be_busy):
         raise RequestError(
             f"the machine is busy: {why}; wait until it is quiet, or --force to measure beside that"
@@ -134,14 +115,20 @@ def prepare(
     )
 
 
-def _too_little(ground: Ground, readers: int, asked: int | None) -> str:
+def _free_bytes(path: str) -> int:
+    """For this user."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def _too_little(path: str, readers: int, asked: int | None) -> str:
     least = max(plan.LEAST_BYTES, readers * plan.WRITE_BLOCK)
     if asked is not None and asked < least:
         given, enough = format_bytes(asked), format_bytes(least)
         return f"--size {given} is too little for {readers} readers; write {enough} or more"
     needed = format_bytes(int(least / plan.ROOM_SHARE))
     return (
-        f"{ground.path} has {format_bytes(ground.free_bytes)} left and {needed} are needed, of "
+        f"{path} has {format_bytes(_free_bytes(path))} left and {needed} are needed, of "
         "which the test file takes half; free some space, or name another directory"
     )
 
@@ -169,7 +156,7 @@ def describe(setup: Setup) -> list[tuple[str, str]]:
     """What will be done, in pairs of words."""
     ground, times = setup.ground, setup.times
     parts = len(setup.sockets)
-    size, free = format_bytes(setup.file_bytes), format_bytes(ground.free_bytes)
+    size, free = format_bytes(setup.file_bytes), format_bytes(_free_bytes(ground.path))
     places = f"{parts} parts of the machine's only socket" if setup.divided else f"{parts} sockets"
     beside = setup.busy or "the machine is quiet"
     if setup.busy and not setup.forced:
@@ -188,8 +175,8 @@ def describe(setup: Setup) -> list[tuple[str, str]]:
 # -- the directory and its disks -------------------------------------------------------------------
 
 
-def survey(path: str) -> Ground:
-    """What is below the directory.
+def survey(path: str) -> PathDevice:
+    """What is below a directory that can be measured.
 
     Raises:
         NotFound: there is none.
@@ -203,20 +190,12 @@ def survey(path: str) -> Ground:
     _check_loops(path)
     unaccounted = unaccounted_devices()
     check_counted(device.id for device in below.devices if device.id in unaccounted)
-    status = os.statvfs(path)
     if (problem := find_full_or_read_only(path)) is not None:
         what = f"{problem.fact} ({below.description})"
         raise RequestError(f"{what}; {problem.cure}, or name another directory")
     if not os.access(path, os.W_OK | os.X_OK):
         raise NotPermitted(f"{path} may not be written to; name a directory of your own")
-    return Ground(
-        path=below.path,
-        description=below.description,
-        filesystem=below.filesystem,
-        devices=below.devices,
-        identities=tuple(find_identity(device.id) for device in below.devices),
-        free_bytes=status.f_bavail * status.f_frsize,
-    )
+    return below
 
 
 def identities_of(path: str) -> frozenset[str]:

@@ -21,6 +21,7 @@ from iodaemon.calibration.record import Calibration, Kind, Leaf, Load, Method, P
 from iodaemon.core.platform import DeviceId
 from iodaemon.errors import RequestError
 from iodaemon.kernels.paced import BLOCK, Order, Told
+from iodaemon.node.devices import find_identity
 from iodaemon.node.topology import format_cpu_list
 
 _RANDOM_SEED: Final = 1
@@ -130,6 +131,7 @@ class _Run:
         self._capacities: dict[int, float] = {}
         self._regions = plan.Regions(0, len(crew))
         self._names = tuple(device.id for device in setup.ground.devices)
+        self._identities = {name: find_identity(name) for name in self._names}
         self._points: dict[DeviceId, list[Point]] = {name: [] for name in self._names}
         self._witness = Witness(
             self._names,
@@ -258,16 +260,15 @@ class _Run:
 
     def _leaves(self) -> tuple[Leaf, ...]:
         """Each disk, with its part of what all had: as much as it read with all sockets loaded."""
-        ground = self._setup.ground
         most = max(self._write_bytes_per_s, *(load.had_bytes_per_s for load in self._loads))
         width = max(self._capacities.values()) / max(1.0, self._loads[0].had_bytes_per_s)
         total = sum(self._loaded.values())
         leaves = []
-        for device, identity in zip(ground.devices, ground.identities, strict=True):
+        for device in self._setup.ground.devices:
             share = self._loaded[device.id] / total if total else 1.0 / len(self._names)
             leaf = Leaf(
                 name=device.id,
-                identity=plain(identity),
+                identity=plain(self._identities[device.id]),
                 model=plain(device.model),
                 rotational=device.rotational,
                 most_bytes_per_s=share * most,

@@ -171,7 +171,7 @@ def _watch_machine(workload: Workload, *, is_forced: bool) -> tuple[str, ...]:
     from iodaemon.trial.site import find_disks
 
     disks = find_disks(workload.directory)
-    why = look([device.id for device in disks.devices]).why
+    why = look([device.id for device in disks.devices])
     if not why:
         return ()
     words = f"the machine is busy: {'; '.join(why)}"
