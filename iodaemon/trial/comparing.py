@@ -237,10 +237,7 @@ def _run(
         **job_measures(jobs, alone_s, raw.makespan_s),
         suspensions=raw.suspensions,
         moved_bytes=raw.moved_bytes,
-        waiting_s=None if latency is None else latency.waiting_s,
-        serving_s=None if latency is None else latency.serving_s,
-        busy_s=None if latency is None else latency.busy_s,
-        contended_ratio=None if latency is None else latency.contended_ratio,
+        **({} if latency is None else msgspec.structs.asdict(latency)),
         used_ratio=raw.used_ratio,
         jobs=jobs,
     )

@@ -110,16 +110,14 @@ class Uncontended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """Means over the requests of one run.
+    """Means over the requests of one run, from queueing to completion.
 
     Attributes:
-        await_s: from queueing to completion.
-        serving_s: of that, by the estimate; ``waiting_s`` is the rest.
+        serving_s: of that time, by the estimate; ``waiting_s`` is the rest.
         busy_s: the disk's busy time over its requests.
         contended_ratio: part of the time in which requests took more than twice their time alone.
     """
 
-    await_s: float
     serving_s: float
     waiting_s: float
     busy_s: float
@@ -196,7 +194,6 @@ def latency_of(slices: Sequence[Slice], alone_s: Uncontended) -> Latency | None:
     contended_s = sum(each.interval_s for each in slices if is_contended(each, alone_s))
     busy_s = sum(each.load.busy_ratio * each.interval_s for each in slices)
     return Latency(
-        await_s=await_s / requests,
         serving_s=serving_s / requests,
         waiting_s=max(0.0, await_s - serving_s) / requests,
         busy_s=busy_s / requests,
