@@ -31,15 +31,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 try:
+    from memory_limit import memory_limit
+
     from iodaemon.api.model import Job, JobSpec
     from iodaemon.core.measure import mean
     from iodaemon.errors import BackendError, IodaemonError
-    from iodaemon.trial.directory import own_directory
-    from iodaemon.trial.interruption import InterruptedTrialError, interruptible
-    from iodaemon.trial.machine import find_disks
-    from iodaemon.trial.memory_limit import memory_limit
-    from iodaemon.trial.private import Private, private
-    from iodaemon.trial.run import check_rules
+    from iodaemon.trial.private import Private, own_directory, private
+    from iodaemon.trial.run import InterruptedTrialError, check_rules, interruptible
+    from iodaemon.trial.site import find_disks
     from iodaemon.units import format_bytes, format_rate
 except KeyboardInterrupt:
     sys.exit(130)

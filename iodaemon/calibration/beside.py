@@ -1,4 +1,6 @@
-"""What the disks did in each step beside what the readers had: that it was they, and for us.
+"""What others do with the disks, before anything is measured and in each step.
+
+In a step the disks' own counters are held against what the readers had:
 
 1. The disks counted less than half of what was read: something in between answered (a page cache,
    memory, a file behind a loop device). What was measured is not the disk, and is not kept.
@@ -16,9 +18,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
+import psutil
 
-from iodaemon.calibration.busy import Busy
-from iodaemon.core.meter import SECTOR_BYTES, elapsed_ms
+from iodaemon.core.meter import SECTOR_BYTES, DeviceLoad, device_load, elapsed_ms
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import RequestError
@@ -26,19 +28,72 @@ from iodaemon.kernels.paced import Order, Told
 from iodaemon.node.condition import not_counted
 from iodaemon.node.devices import read_disks
 
-LEAST_SEEN: Final = 0.5
+_LOOK_S: Final = 2.0
+"""Two jiffies of 10 ms are 1 % of it."""
+_MOST_BUSY_RATIO: Final = 0.1
+"""Of the time with a request in flight: a quiet system's own writing stays below it."""
+_MOST_BYTES_PER_S: Final = 5e6
+"""Only where the kernel does not count for how long a disk is busy: it is little for a fast one."""
+_MOST_CPU_RATIO: Final = 0.5
+"""Of all CPUs; the readers need next to none, but need it at once."""
+_LEAST_SEEN: Final = 0.5
 """Of what was moved, the disks have to have counted so much. A mirror counts writes twice."""
-MOST_SHARE: Final = 0.05
+_MOST_SHARE: Final = 0.05
 """Of what the readers had, others may move so much: as much as a step may be late (``knee``)."""
-LEAST_BYTES_PER_S: Final = 0.5e6
+_LEAST_BYTES_PER_S: Final = 0.5e6
 """What a quiet system writes (commits of journals, logs) stays below this in most steps."""
-MOST_OTHERS_SHARE: Final = 0.1
+_MOST_OTHERS_SHARE: Final = 0.1
 """Of the readers' requests, others' writes: with an arm each costs a seek, however small it is."""
-LEAST_OTHERS_PER_S: Final = 20.0
-MOST_DISTURBED: Final = 0.1
+_LEAST_OTHERS_PER_S: Final = 20.0
+_MOST_DISTURBED: Final = 0.1
 """Of all steps that are planned."""
 TRIES: Final = 3
 """Of a step that others disturb."""
+
+
+def look(devices: Collection[DeviceId], for_s: float = _LOOK_S) -> tuple[str, ...]:
+    """Watch the machine for a while; what is too much, as of ``why_busy``."""
+    begun_s, before = time.monotonic(), read_disks(devices)
+    cpu_ratio = _watch_cpus(for_s)
+    later, spent_s = read_disks(devices), time.monotonic() - begun_s
+    loads = {}
+    for name in sorted(before.keys() & later.keys()):
+        if (load := device_load(before[name], later[name], spent_s)) is not None:
+            loads[name] = load
+    untimed = frozenset(name for name, counters in later.items() if counters.busy_ms == 0)
+    return why_busy(cpu_ratio, loads, untimed)
+
+
+def why_busy(
+    cpu_ratio: float | None,
+    loads: Mapping[DeviceId, DeviceLoad],
+    untimed: frozenset[DeviceId] = frozenset(),
+) -> tuple[str, ...]:
+    """What goes on too much while nothing is measured; empty: the machine is quiet.
+
+    Args:
+        cpu_ratio: of all CPUs; None: not known.
+        loads: of the disks.
+        untimed: those of them for which the kernel has never counted for how long they were busy.
+    """
+    told = [
+        f"{name} is busy for {100.0 * load.busy_ratio:.0f} % of the time and moves "
+        f"{load.total_bytes_per_s / 1e6:.1f} MB/s"
+        for name, load in loads.items()
+        if load.busy_ratio > _MOST_BUSY_RATIO
+        or (name in untimed and load.total_bytes_per_s > _MOST_BYTES_PER_S)
+    ]
+    if cpu_ratio is not None and cpu_ratio > _MOST_CPU_RATIO:
+        told.append(f"the CPUs are busy for {100.0 * cpu_ratio:.0f} %")
+    return tuple(told)
+
+
+def _watch_cpus(for_s: float) -> float | None:
+    try:
+        return psutil.cpu_percent(for_s) / 100.0
+    except OSError:
+        time.sleep(for_s)
+        return None
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,8 +107,7 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
     write_ms: int
 
 
-def difference(before: DeviceCounters, after: DeviceCounters) -> Moved:
-    """Between two readings of one disk's counters."""
+def _difference(before: DeviceCounters, after: DeviceCounters) -> Moved:
     return Moved(
         reads=after.reads - before.reads,
         read_bytes=(after.read_sectors - before.read_sectors) * SECTOR_BYTES,
@@ -65,15 +119,13 @@ def difference(before: DeviceCounters, after: DeviceCounters) -> Moved:
 
 
 def others_bytes(
-    moved: Iterable[Moved], had_bytes: int, *, is_direct: bool, writes: bool = False
+    moved: Collection[Moved], had_bytes: int, *, is_direct: bool, writes: bool = False
 ) -> int:
     """What others moved while readers, or a writer, had so much."""
-    listed = list(moved)
+    read = sum(each.read_bytes for each in moved)
+    written = sum(each.written_bytes for each in moved)
     if writes:
-        beyond = sum(each.written_bytes for each in listed) - len(listed) * had_bytes
-        return sum(each.read_bytes for each in listed) + max(0, beyond)
-    written = sum(each.written_bytes for each in listed)
-    read = sum(each.read_bytes for each in listed)
+        return read + max(0, written - len(moved) * had_bytes)
     return written + (max(0, read - had_bytes) if is_direct else 0)
 
 
@@ -86,31 +138,30 @@ def is_disturbed(
     is_direct: bool,
     writes: bool = False,
 ) -> bool:
-    """Others moved so much, or so often, that a step may have been slower for it.
+    """Whether others moved so much, or so often, that a step may have been slower for it.
 
     Args:
         moved: by each disk.
-        had_bytes: by the readers.
-        ios: their requests.
-        spent_s: the step's time.
+        had_bytes: by the readers, who made so many ``ios``.
         is_direct: they read past the page cache.
         writes: it is a writer's step.
     """
-    most_bytes = max(LEAST_BYTES_PER_S * spent_s, MOST_SHARE * had_bytes)
-    most = max(LEAST_OTHERS_PER_S * spent_s, MOST_OTHERS_SHARE * ios)
+    most_bytes = max(_LEAST_BYTES_PER_S * spent_s, _MOST_SHARE * had_bytes)
+    most = max(_LEAST_OTHERS_PER_S * spent_s, _MOST_OTHERS_SHARE * ios)
     others = others_bytes(moved, had_bytes, is_direct=is_direct, writes=writes)
     return others > most_bytes or sum(m.reads if writes else m.writes for m in moved) > most
 
 
 class Witness:
-    """Looks on at every step.
+    """Watches the disks in every step.
 
     Args:
-        names: of the disks.
         planned: steps.
         is_direct: the readers read past the page cache.
-        is_forced: others who use the disks are said, and no reason to end.
-        read: the disks' counters.
+        is_forced: others who use the disks are told, and no reason to end.
+
+    Attributes:
+        was_disturbed: others used the disks in the last step.
     """
 
     def __init__(
@@ -130,19 +181,19 @@ class Witness:
         self._steps = self._disturbed = self._others_bytes = 0
         self._others_s = 0.0
         self._before: Mapping[DeviceId, DeviceCounters] = {}
-        self._words: list[str] = []
+        self._at_end = ""
         self.was_disturbed = False
-        """Others used the disks in the last step."""
 
     @property
     def words(self) -> tuple[str, ...]:
         """What others did, where it was too much; empty: nothing that matters."""
-        return (*((self._others_words(),) if self.is_too_much else ()), *self._words)
+        during = self._others_words() if self._is_too_much else ""
+        return tuple(filter(None, (during, self._at_end)))
 
     @property
-    def is_too_much(self) -> bool:
-        """Others used the disks in so many steps that to repeat them is no way out."""
-        return self._disturbed > MOST_DISTURBED * self._planned
+    def _is_too_much(self) -> bool:
+        """Whether others used the disks in so many steps that repeating them is no way out."""
+        return self._disturbed > _MOST_DISTURBED * self._planned
 
     def steady(
         self,
@@ -150,13 +201,12 @@ class Witness:
         make: Callable[[], dict[int, Order]],
         *,
         writes: bool = False,
-    ) -> tuple[dict[int, Order], list[Told], dict[DeviceId, Moved]]:
+    ) -> tuple[list[Told], dict[DeviceId, Moved]]:
         """One step, and what each disk did in it; again where others disturbed it: the last counts.
 
         Args:
-            do: has readers do as told.
-            make: what they are told, each time anew: no byte shall be read twice.
-            writes: it is a writer's step.
+            do: has the readers do as ordered.
+            make: the orders, each time anew: no byte shall be read twice.
 
         Raises:
             RequestError: as ``end``.
@@ -167,12 +217,11 @@ class Witness:
             begun_s = time.monotonic()
             told = list(do(orders).values())
             moved = self.end(told, time.monotonic() - begun_s, writes=writes)
-            if not self.was_disturbed or self.is_too_much:
+            if not self.was_disturbed or self._is_too_much:
                 break
-        return orders, told, moved
+        return told, moved
 
     def begin(self) -> None:
-        """The next step begins."""
         self._before = self._read()
 
     def end(
@@ -184,23 +233,17 @@ class Witness:
             RequestError: it was not the disks, or others used them in too many steps.
         """
         after = self._read()
-        moved = {name: difference(self._before[name], after[name]) for name in self._names}
+        by_name = {name: _difference(self._before[name], after[name]) for name in self._names}
+        moved = tuple(by_name.values())
         had = sum(each.bytes for each in told)
-        counted = sum(m.written_bytes if writes else m.read_bytes for m in moved.values())
-        if counted < LEAST_SEEN * had:
-            raise RequestError(self._not_the_disks(counted, had))
-        self._judge(tuple(moved.values()), told, spent_s, writes=writes)
-        return moved
-
-    def look_back(self, busy: Busy) -> None:
-        """After the last step: what is going on then is said, and every step was judged itself."""
-        if why := "; ".join(busy.why):
-            self._words.append(f"at the end {why}")
-
-    def _judge(
-        self, moved: Collection[Moved], told: Collection[Told], spent_s: float, *, writes: bool
-    ) -> None:
-        had = sum(each.bytes for each in told)
+        counted = sum(m.written_bytes if writes else m.read_bytes for m in moved)
+        if counted < _LEAST_SEEN * had:
+            raise RequestError(
+                f"what was moved did not come from {', '.join(self._names)}: {counted / 1e6:.1f} "
+                f"of {had / 1e6:.1f} MB were counted there; something in between answered (a "
+                "cache, memory, a file behind a device), or the kernel does not count that disk; "
+                "nothing is kept, name a directory that lies on the disk itself"
+            )
         self._steps += 1
         self.was_disturbed = is_disturbed(
             moved,
@@ -210,20 +253,21 @@ class Witness:
             is_direct=self._is_direct,
             writes=writes,
         )
-        if not self.was_disturbed:
-            return
-        self._disturbed += 1
-        self._others_bytes += others_bytes(moved, had, is_direct=self._is_direct, writes=writes)
-        self._others_s += spent_s
-        if self.is_too_much:
-            self._end_unless_forced(self._others_words())
+        if self.was_disturbed:
+            self._disturbed += 1
+            self._others_bytes += others_bytes(moved, had, is_direct=self._is_direct, writes=writes)
+            self._others_s += spent_s
+            if self._is_too_much and not self._is_forced:
+                raise RequestError(
+                    f"the machine became busy: {self._others_words()}; nothing is kept; wait until "
+                    "it is quiet, or --force to measure beside that"
+                )
+        return by_name
 
-    def _end_unless_forced(self, why: str) -> None:
-        if not self._is_forced:
-            raise RequestError(
-                f"the machine became busy: {why}; nothing is kept; wait until it is quiet, or "
-                "--force to measure beside that"
-            )
+    def look_back(self, why: Collection[str]) -> None:
+        """After the last step: what goes on then is told only, for every step was judged itself."""
+        if why:
+            self._at_end = f"at the end {'; '.join(why)}"
 
     def _others_words(self) -> str:
         rate = self._others_bytes / self._others_s / 1e6
@@ -232,20 +276,7 @@ class Witness:
             f"{self._steps} steps"
         )
 
-    def _not_the_disks(self, counted: int, had: int) -> str:
-        return (
-            f"what was moved did not come from {', '.join(self._names)}: {counted / 1e6:.1f} of "
-            f"{had / 1e6:.1f} MB were counted there; something in between answered (a cache, "
-            "memory, a file behind a device), or the kernel does not count that disk; nothing is "
-            "kept, name a directory that lies on the disk itself"
-        )
-
     def _read(self) -> Mapping[DeviceId, DeviceCounters]:
-        """Of all disks.
-
-        Raises:
-            RequestError: the kernel has none of one of them.
-        """
         found = self._read_all(self._names)
         check_counted(name for name in self._names if name not in found)
         return found

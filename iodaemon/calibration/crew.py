@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import IO, Any, Final, Literal
 
 import msgspec
@@ -18,9 +19,9 @@ from iodaemon.kernels.paced import Order, Told
 
 _LOOK_S: Final = 0.1
 """Between two looks whether it is to stop."""
-PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 60.0
 """A step that takes so much longer than it was to is none any more: the device hangs."""
-PRECEDENCE: Final = -10
+_PRECEDENCE: Final = -10
 """nice(1) of the readers, where it may be had."""
 _AHEAD_S: Final = 0.02
 """All begin so much later than they are told to, so that they begin together."""
@@ -30,9 +31,7 @@ class Crew:
     """Readers of one open file.
 
     Args:
-        descriptor: of the file.
         sockets: the CPUs of each.
-        per_socket: readers on each.
         stop_if_asked: called now and then; it raises where the whole is to end.
     """
 
@@ -44,29 +43,25 @@ class Crew:
         stop_if_asked: Callable[[], None],
     ) -> None:
         self._stop_if_asked = stop_if_asked
+        self._per_socket = per_socket
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._left: dict[int, bytes] = {}
-        self.socket_of: list[int] = []
         try:
-            for socket, cpus in enumerate(sockets):
+            for cpus in sockets:
                 for _ in range(per_socket):
-                    process = _start(descriptor)
-                    self._processes.append(process)
-                    _place(process.pid, cpus)
-                    self.socket_of.append(socket)
-            answers = self._hear(range(len(self._processes)), PATIENCE_S)
+                    self._processes.append(_start(descriptor))
+                    _place(self._processes[-1].pid, cpus)
+            answers = self._hear(range(len(self)), 0.0)
         except BaseException:
             self.close()
             raise
         self.cold: Literal["direct", "dropped"] = answers[0]["cold"]
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._processes)
 
-    def on(self, sockets: int) -> list[int]:
+    def on(self, sockets: int) -> range:
         """The readers on the first so many sockets."""
-        return [number for number, socket in enumerate(self.socket_of) if socket < sockets]
+        return range(sockets * self._per_socket)
 
     def do(self, orders: Mapping[int, Order]) -> dict[int, Told]:
         """One step: readers begin together, those that are paced spread over one block's time.
@@ -76,15 +71,14 @@ class Crew:
             RequestError: a reader has died, or does not come to an end.
         """
         begin_s = time.monotonic() + _AHEAD_S
-        longest_s = 0.0
         for place, (number, order) in enumerate(orders.items()):
             phase_s = order.block / order.rate * place / len(orders) if order.rate else 0.0
             told = order._replace(at_s=begin_s + phase_s)
-            longest_s = max(longest_s, order.seconds or 0.0)
             line = _pipe(self._processes[number].stdin)
             with contextlib.suppress(BrokenPipeError):  # its answer will be missing
                 line.write(msgspec.json.encode(told._asdict()) + b"\n")
                 line.flush()
+        longest_s = max(order.seconds or 0.0 for order in orders.values())
         return {number: _told(said) for number, said in self._hear(orders, longest_s).items()}
 
     def close(self) -> None:
@@ -99,39 +93,32 @@ class Crew:
             _pipe(process.stdout).close()
         self._processes = []
 
-    def _hear(self, numbers: Sequence[int] | Mapping[int, Any], last_s: float) -> dict[int, Any]:
-        """A line of each."""
-        until_s = time.monotonic() + last_s + PATIENCE_S
+    def _hear(self, numbers: Collection[int], last_s: float) -> dict[int, Any]:
+        until_s = time.monotonic() + last_s + _PATIENCE_S
         said: dict[int, Any] = {}
         with selectors.DefaultSelector() as selector:
             for number in numbers:
-                selector.register(
-                    _pipe(self._processes[number].stdout), selectors.EVENT_READ, number
-                )
+                pipe = _pipe(self._processes[number].stdout)
+                selector.register(pipe, selectors.EVENT_READ, number)
             while len(said) < len(numbers):
                 self._stop_if_asked()
                 if time.monotonic() > until_s:
                     raise RequestError("the device does not answer; see the kernel's log (dmesg)")
                 for key, _ in selector.select(_LOOK_S):
-                    for line in self._lines(key.data, key.fd):
-                        said[key.data] = msgspec.json.decode(line)
+                    line = os.read(key.fd, select.PIPE_BUF)  # written at once, so whole (pipe(7))
+                    if not line:
+                        raise RequestError(
+                            "a reader ended before it was told to (killed? out of memory?); try "
+                            "again"
+                        )
+                    said[key.data] = msgspec.json.decode(line)
         return said
-
-    def _lines(self, number: int, descriptor: int) -> Iterator[bytes]:
-        """The whole lines that came from a reader just now."""
-        came = os.read(descriptor, 1 << 16)
-        if not came:
-            raise RequestError(
-                "a reader ended before it was told to (killed? out of memory?); try again"
-            )
-        *lines, self._left[number] = (self._left.get(number, b"") + came).split(b"\n")
-        yield from lines
 
 
 def _start(descriptor: int) -> subprocess.Popen[bytes]:
     """In a session of its own: a key pressed on the terminal is for the one who gives orders."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "iodaemon.kernels.paced", "--orders", str(descriptor)],
+        [sys.executable, "-P", "-m", "iodaemon.kernels.paced", str(descriptor)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=(descriptor,),
@@ -147,7 +134,7 @@ def _place(pid: int, cpus: Sequence[int]) -> None:
     with contextlib.suppress(OSError):
         os.sched_setaffinity(pid, cpus)
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, PRECEDENCE)
+        os.setpriority(os.PRIO_PROCESS, pid, _PRECEDENCE)
 
 
 def _pipe(end: IO[bytes] | None) -> IO[bytes]:

@@ -14,7 +14,8 @@ Source: Lv et al., JCST 2014, section 3.3.2 and figure 14; section 3.4 for the b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from iodaemon.calibration.record import Knee, Load
@@ -23,11 +24,11 @@ DEGRADED: Final = 1.05
 """Steps that are carried differ by less on a quiet machine. The knee is seen too high by it."""
 BOUND_SHARE: Final = 40.0 / 45.0
 """The paper bounds at 40 MB/s where 8 sockets of 5.63 MB/s each, 45 in all, were not degraded."""
-CLIMB: Final = 1.4
+_CLIMB: Final = 1.4
 """So many times the last rate is asked for next, while none was too much."""
-CLOSE_ENOUGH: Final = 1.05
+_CLOSE_ENOUGH: Final = 1.05
 """Where the rates on both sides of the knee differ by less, it is not looked for any closer."""
-SAME_RATE: Final = 1e-3
+_SAME_RATE: Final = 1e-3
 """Rates that differ by a smaller part than this are the same one."""
 
 
@@ -40,7 +41,7 @@ def curves(loads: Sequence[Load]) -> dict[float, dict[int, float]]:
     ratios: dict[float, dict[int, float]] = {}
     for (sockets, total), ratio in sorted(_best(loads).items()):
         rate = total / sockets
-        known = next((key for key in ratios if abs(key - rate) <= SAME_RATE * rate), rate)
+        known = next((key for key in ratios if abs(key - rate) <= _SAME_RATE * rate), rate)
         ratios.setdefault(known, {})[sockets] = ratio
     return {
         rate: {sockets: max(1.0, ratio / by[1]) for sockets, ratio in by.items()}
@@ -65,6 +66,19 @@ def find_knees(loads: Sequence[Load]) -> tuple[Knee, ...]:
     return tuple(_find_knee(sockets, points) for sockets, points in _verdicts(loads).items())
 
 
+def _find_knee(sockets: int, ordered: Sequence[tuple[float, bool]]) -> Knee:
+    def contradictions(at: int) -> int:
+        degraded = [is_degraded for _, is_degraded in ordered]
+        return sum(degraded[:at]) + len(degraded[at:]) - sum(degraded[at:])
+
+    cut = min(range(len(ordered) + 1), key=contradictions)  # of equal ones the first
+    return Knee(
+        sockets=sockets,
+        fine_bytes_per_s=ordered[cut - 1][0] if cut else 0.0,
+        degraded_bytes_per_s=ordered[cut][0] if cut < len(ordered) else None,
+    )
+
+
 def disputed(loads: Sequence[Load]) -> tuple[tuple[int, float], ...]:
     """Loads worth another look: degraded, while more on as many sockets was fine.
 
@@ -85,22 +99,6 @@ def _verdicts(loads: Iterable[Load]) -> dict[int, list[tuple[float, bool]]]:
     return verdicts
 
 
-def _find_knee(sockets: int, ordered: Sequence[tuple[float, bool]]) -> Knee:
-    cuts = range(len(ordered) + 1)
-    cut = min(cuts, key=lambda at: (contradictions(ordered, at), at))
-    return Knee(
-        sockets=sockets,
-        fine_bytes_per_s=ordered[cut - 1][0] if cut else 0.0,
-        degraded_bytes_per_s=ordered[cut][0] if cut < len(ordered) else None,
-    )
-
-
-def contradictions(ordered: Sequence[tuple[float, bool]], cut: int) -> int:
-    """How many of the loads, ordered by rate, are degraded before the cut or fine after it."""
-    below = sum(1 for _, is_degraded in ordered[:cut] if is_degraded)
-    return below + sum(1 for _, is_degraded in ordered[cut:] if not is_degraded)
-
-
 def recommended(knees: Sequence[Knee]) -> float | None:
     """``io_bound`` by the knee with all sockets loaded, bytes/s; None: nothing was degraded.
 
@@ -114,19 +112,61 @@ def recommended(knees: Sequence[Knee]) -> float | None:
 def next_rate(knees: Sequence[Knee], sockets: int, most: float) -> float | None:
     """What all readers together ask for in the next step, so that the knee is known better.
 
-    Half way between what was fine and what was not; while nothing was degraded, some more. None:
-    it is known well enough, or the readers cannot ask for more.
-
-    Args:
-        knees: as known so far.
-        sockets: loaded.
-        most: what the readers could have if they did not disturb each other, bytes/s.
+    Half way between what was fine and what was not; while nothing was degraded, some more, up to
+    the ``most`` that they could have if they did not disturb each other. None: it is known well
+    enough, or the readers cannot ask for more.
     """
     knee = next((knee for knee in knees if knee.sockets == sockets), None)
     if knee is None:
         return None
     fine, degraded = knee.fine_bytes_per_s, knee.degraded_bytes_per_s
     if degraded is None:
-        more = min(CLIMB * fine, most)
-        return more if more > CLOSE_ENOUGH * fine else None
-    return (fine + degraded) / 2.0 if degraded > CLOSE_ENOUGH * fine else None
+        more = min(_CLIMB * fine, most)
+        return more if more > _CLOSE_ENOUGH * fine else None
+    return (fine + degraded) / 2.0 if degraded > _CLOSE_ENOUGH * fine else None
+
+
+# -- figure 14 in characters -----------------------------------------------------------------------
+
+_ROWS: Final = 12
+_COLUMN: Final = 9
+"""Characters from one number of sockets to the next."""
+_LEAST_TOP: Final = 2.0
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+_MARGIN: Final = 7
+
+
+def draw(curves: Mapping[float, Mapping[int, float]]) -> list[str]:
+    """Run time over that on one socket, logarithmic, against sockets; ``curves`` as of ``curves``.
+
+    Where several curves meet, the letter of the lowest rate stands for them; a table says which
+    letter is which rate.
+    """
+    counts = sorted({count for curve in curves.values() for count in curve})
+    if not counts:
+        return []
+    top = max(_LEAST_TOP, *(value for curve in curves.values() for value in curve.values()))
+    grid = [[" "] * (len(counts) * _COLUMN) for _ in range(_ROWS)]
+    named = list(zip(_LETTERS, sorted(curves), strict=False))
+    for letter, rate in reversed(named):
+        for count, value in curves[rate].items():
+            row = _ROWS - 1 - round(math.log(max(1.0, value)) / math.log(top) * (_ROWS - 1))
+            grid[row][counts.index(count) * _COLUMN + _COLUMN // 2] = letter
+    lines = [_label(row, top) + "|" + "".join(cells).rstrip() for row, cells in enumerate(grid)]
+    lines.append(" " * _MARGIN + "+" + "-" * (len(counts) * _COLUMN))
+    axis = "".join(f"{count:^{_COLUMN}d}" for count in counts)
+    lines += [" " * (_MARGIN + 1) + axis.rstrip() + "  sockets loaded", ""]
+    for letter, rate in named:
+        values = (curves[rate].get(count) for count in counts)
+        cells = ["" if value is None else f"{value:.2f}" for value in values]
+        row_text = "".join(cell.rjust(_COLUMN) for cell in cells)
+        lines.append(f"{letter} {rate / 1e6:9.2f} MB/s a socket {row_text}".rstrip())
+    return lines
+
+
+def _label(row: int, top: float) -> str:
+    """Every third row says which value it is."""
+    if row % 3 and row != _ROWS - 1:
+        return " " * _MARGIN
+    value = top ** ((_ROWS - 1 - row) / (_ROWS - 1))
+    return f"{value:{_MARGIN - 2}.3g}x "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import statistics
@@ -10,68 +11,38 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import msgspec
-
 import iodaemon
 from iodaemon.calibration import plan
-from iodaemon.calibration.beside import Witness
-from iodaemon.calibration.busy import look
+from iodaemon.calibration.beside import Moved, Witness, look
 from iodaemon.calibration.crew import Crew
-from iodaemon.calibration.ground import Ground, test_file
+from iodaemon.calibration.ground import Setup, test_file
 from iodaemon.calibration.knee import disputed, find_knees, next_rate, recommended
-from iodaemon.calibration.lone import LoneMeter
-from iodaemon.calibration.record import Calibration, Kind, Load, Method, plain
-from iodaemon.calibration.region import Regions
-from iodaemon.calibration.writing import reserve, write_file
+from iodaemon.calibration.record import Calibration, Kind, Leaf, Load, Method, Point, plain
 from iodaemon.core.platform import DeviceId
 from iodaemon.errors import RequestError
 from iodaemon.kernels.paced import BLOCK, Order, Told
+from iodaemon.node.devices import find_identity
 from iodaemon.node.topology import format_cpu_list
 
 _RANDOM_SEED: Final = 1
+_LEAST_REQUESTS: Final = 5
+"""Of fewer lone ones the mean says little."""
+_CHUNK_BYTES: Final = 64 << 20
+"""Of the test file, made durable before the next: writing shall last as long as it says."""
+_LEAST_CHUNK_S: Final = 2.0
+"""A chunk ends after so long, so that a slow disk is not taken for one that does not answer."""
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 Tell = Callable[[str, float, float], None]
 """``tell(what, done_s, total_s)``: called before each step."""
-
-
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be measured, and how.
-
-    Attributes:
-        ground: where.
-        sockets: the CPUs of each, one at least.
-        divided: they are parts of the machine's only one.
-        file_bytes: of the test file at most.
-        seconds: the whole takes about so long.
-        busy: what was going on before, in words.
-        forced: others who use the machine are no reason to end.
-    """
-
-    ground: Ground
-    sockets: tuple[tuple[int, ...], ...]
-    divided: bool
-    file_bytes: int
-    seconds: float
-    busy: str = ""
-    forced: bool = False
-
-    @property
-    def per_socket(self) -> int:
-        """Readers."""
-        return plan.readers_per_socket(len(self.sockets))
-
-    @property
-    def times(self) -> plan.Times:
-        """How long each part takes."""
-        return plan.divide_time(self.seconds, len(self.sockets))
 
 
 def calibrate(setup: Setup, tell: Tell, stop_if_asked: Callable[[], None]) -> Calibration:
     """Measure; nothing is left of it, however it ends.
 
     Args:
-        setup: what.
-        tell: hears how far it is.
+        setup: of ``ground.prepare``.
+        tell: is told how far it is.
         stop_if_asked: called often; it raises where the whole is to end.
 
     Raises:
@@ -80,7 +51,7 @@ def calibrate(setup: Setup, tell: Tell, stop_if_asked: Callable[[], None]) -> Ca
     """
     begun_s = time.monotonic()
     with test_file(setup.ground.path) as descriptor, contextlib.ExitStack() as undo:
-        reserve(descriptor, setup.file_bytes)
+        _reserve(descriptor, setup.file_bytes)
         crew = Crew(descriptor, setup.sockets, setup.per_socket, stop_if_asked)
         undo.callback(crew.close)
         run = _Run(setup, crew, descriptor, tell)
@@ -94,9 +65,59 @@ def calibrate(setup: Setup, tell: Tell, stop_if_asked: Callable[[], None]) -> Ca
         return run.result(time.monotonic() - begun_s)
 
 
-class _Run:
-    """One calibration under way."""
+def _reserve(descriptor: int, size_bytes: int) -> None:
+    """Room in one piece, and refused at once where there is none; some file systems have no way."""
+    try:
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise RequestError(
+                f"the test file of {size_bytes >> 20} MiB does not fit: {error.strerror}; "
+                "ask for less with --size, or free some space"
+            ) from error
+    os.ftruncate(descriptor, size_bytes)
 
+
+def write_file(
+    write: Callable[[Mapping[int, Order]], Mapping[int, Told]],
+    descriptor: int,
+    size_bytes: int,
+    for_s: float,
+) -> tuple[int, float]:
+    """Have the first reader write for about so long, but no less than can be measured with.
+
+    The file is cut off behind what was written.
+
+    Returns:
+        Bytes, and bytes/s with all of them on the disk.
+
+    Raises:
+        RequestError: nothing can be written.
+        OSError: likewise.
+    """
+    written = 0
+    begun_s = time.monotonic()
+    while written < size_bytes:
+        left_s = for_s - (time.monotonic() - begun_s)
+        if left_s <= 0.0 and written >= plan.LEAST_BYTES:
+            break
+        order = Order(
+            offset=written,
+            length=min(_CHUNK_BYTES, size_bytes - written),
+            block=plan.WRITE_BLOCK,
+            seconds=max(_LEAST_CHUNK_S, left_s),
+            writes=True,
+        )
+        moved = write({0: order})[0].bytes
+        os.fdatasync(descriptor)
+        if moved <= 0:
+            raise RequestError("the test file cannot be written: the disk takes nothing")
+        written += moved
+    os.ftruncate(descriptor, written)
+    return written, written / (time.monotonic() - begun_s)
+
+
+class _Run:
     def __init__(self, setup: Setup, crew: Crew, descriptor: int, tell: Tell) -> None:
         self._setup = setup
         self._times = setup.times
@@ -108,16 +129,17 @@ class _Run:
         self._steps_s: list[float] = []
         self._write_bytes_per_s = self._random_bytes_per_s = 0.0
         self._capacities: dict[int, float] = {}
-        self._regions = Regions(0, len(crew))
+        self._regions = plan.Regions(0, len(crew))
         self._names = tuple(device.id for device in setup.ground.devices)
-        self._lone = LoneMeter(setup.ground)
+        self._identities = {name: find_identity(name) for name in self._names}
+        self._points: dict[DeviceId, list[Point]] = {name: [] for name in self._names}
         self._witness = Witness(
             self._names,
             planned=self._times.steps + plan.KINDS * len(plan.SIZES),
             is_direct=crew.cold == "direct",
             is_forced=setup.forced,
         )
-        self._loaded: dict[DeviceId, float] = {}
+        self._loaded: dict[DeviceId, int] = {}
 
     # -- parts -----------------------------------------------------------------------------------
 
@@ -127,7 +149,7 @@ class _Run:
         written, self._write_bytes_per_s = write_file(
             self._write, self._descriptor, self._setup.file_bytes, self._times.write_s
         )
-        self._regions = Regions(written, len(self._crew))
+        self._regions = plan.Regions(written, len(self._crew))
         self._done_s = self._times.write_s
 
     def measure_lone(self) -> None:
@@ -144,23 +166,33 @@ class _Run:
                     self._done_s += self._times.lone_s
 
     def _measure_lone(self, kind: Kind, size: int, seed: int | None) -> None:
-        whole = self._regions.whole
+        def order() -> dict[int, Order]:
+            offset = 0 if seed else self._regions.anywhere(size)
+            return {
+                0: Order(
+                    offset=offset,
+                    length=self._regions.whole - offset,
+                    block=size,
+                    seconds=self._times.lone_s,
+                    seed=seed,
+                    writes=kind == "write",
+                )
+            }
 
-        def order() -> Order:
-            offset = self._regions.anywhere(size)
-            return Order(
-                offset=0 if seed else offset,
-                length=whole if seed else whole - offset,
-                block=size,
-                seconds=self._times.lone_s,
-                seed=seed,
-                writes=kind == "write",
-            )
-
-        orders, (told,), moved = self._witness.steady(
-            self._crew.do, lambda: {0: order()}, writes=kind == "write"
-        )
-        self._lone.take(orders[0], told, moved)
+        (told,), moved = self._witness.steady(self._crew.do, order, writes=kind == "write")
+        for name, did in moved.items():
+            requests, moved_bytes, spent_ms = _of_kind(did, kind)
+            if min(requests, told.ios) >= _LEAST_REQUESTS and spent_ms > 0:
+                self._points[name].append(
+                    Point(
+                        kind=kind,
+                        pattern="random" if seed else "order",
+                        asked_bytes=size,
+                        size_bytes=moved_bytes / requests,
+                        service_s=spent_ms / 1000.0 / requests,
+                        requests=requests,
+                    )
+                )
 
     def measure_unpaced(self) -> None:
         """As fast as it goes: one reader, each number of sockets, and all at random places."""
@@ -181,7 +213,6 @@ class _Run:
         self._random_bytes_per_s = _had(self._read_at_random())
 
     def draw_curves(self) -> None:
-        """Each rate on each number of sockets."""
         for rate in plan.rates(self._capacities, self._times.curves):
             for sockets in self._times.counts:
                 self._pace(sockets, rate * sockets)
@@ -202,42 +233,55 @@ class _Run:
             self._pace(sockets, total)
 
     def look_back(self) -> None:
-        """Is the machine as quiet as before?"""
         self._say("looks whether the machine is still quiet")
         self._witness.look_back(look(self._names))
 
     def result(self, took_s: float) -> Calibration:
-        """All of it."""
         knees = find_knees(self._loads)
-        setup, ground = self._setup, self._setup.ground
-        uname = platform.uname()
+        ground = self._setup.ground
         return Calibration(
             at_s=time.time(),
             path=plain(ground.path),
             description=plain(ground.description),
             filesystem=plain(ground.filesystem),
-            kernel=uname.release,
+            kernel=platform.release(),
             program=iodaemon.__version__,
             method=self._method(took_s),
-            leaves=self._lone.leaves(
-                most=max(self._write_bytes_per_s, *(load.had_bytes_per_s for load in self._loads)),
-                loaded=self._loaded,
-                loaded_together=self._capacities[setup.times.counts[-1]],
-                width=max(self._capacities.values()) / max(1.0, self._loads[0].had_bytes_per_s),
-            ),
+            leaves=self._leaves(),
             loads=tuple(self._loads),
             knees=knees,
             sequential_bytes_per_s=self._loads[0].had_bytes_per_s,
-            loaded_bytes_per_s=self._capacities[setup.times.counts[-1]],
+            loaded_bytes_per_s=self._capacities[self._times.counts[-1]],
             random_bytes_per_s=self._random_bytes_per_s,
             random_block_bytes=plan.RANDOM_BLOCK,
             write_bytes_per_s=self._write_bytes_per_s,
             io_bound_bytes_per_s=recommended(knees),
         )
 
+    def _leaves(self) -> tuple[Leaf, ...]:
+        """Each disk, with its part of what all had: as much as it read with all sockets loaded."""
+        most = max(self._write_bytes_per_s, *(load.had_bytes_per_s for load in self._loads))
+        width = max(self._capacities.values()) / max(1.0, self._loads[0].had_bytes_per_s)
+        total = sum(self._loaded.values())
+        leaves = []
+        for device in self._setup.ground.devices:
+            share = self._loaded[device.id] / total if total else 1.0 / len(self._names)
+            leaf = Leaf(
+                name=device.id,
+                identity=plain(self._identities[device.id]),
+                model=plain(device.model),
+                rotational=device.rotational,
+                most_bytes_per_s=share * most,
+                loaded_bytes_per_s=share * self._capacities[self._times.counts[-1]],
+                width=max(1.0, width),
+                points=tuple(self._points[device.id]),
+            )
+            leaves.append(leaf)
+        return tuple(leaves)
+
     def _method(self, took_s: float) -> Method:
         setup = self._setup
-        busy = "; ".join([*([setup.busy] if setup.busy else []), *self._witness.words])
+        busy = "; ".join(filter(None, (setup.busy, *self._witness.words)))
         return Method(
             cold=self._crew.cold,
             sockets=tuple(format_cpu_list(cpus) for cpus in setup.sockets),
@@ -257,9 +301,8 @@ class _Run:
 
     def _pace(self, sockets: int, total: float) -> None:
         readers = self._crew.on(sockets)
-        each = total / len(readers)
         self._say(f"{total / sockets / 1e6:.1f} MB/s a socket on {_count(sockets)}")
-        told = self._read(readers, each)
+        told = self._read(readers, total / len(readers))
         self._loads.append(load_of(sockets, total, told))
 
     def _read(self, readers: Sequence[int], rate: float | None) -> list[Told]:
@@ -275,9 +318,9 @@ class _Run:
                 for number in readers
             }
 
-        _, told, moved = self._witness.steady(self._crew.do, orders)
+        told, moved = self._witness.steady(self._crew.do, orders)
         if rate is None:  # the last of these is that with all sockets loaded
-            self._loaded = {name: float(each.read_bytes) for name, each in moved.items()}
+            self._loaded = {name: each.read_bytes for name, each in moved.items()}
         return self._did(told)
 
     def _read_at_random(self) -> list[Told]:
@@ -293,7 +336,7 @@ class _Run:
             )
             for number in range(len(self._crew))
         }
-        return self._did(self._witness.steady(self._crew.do, lambda: orders)[1])
+        return self._did(self._witness.steady(self._crew.do, lambda: orders)[0])
 
     def _write(self, orders: Mapping[int, Order]) -> dict[int, Told]:
         """A part of the test file, until it is on the disk."""
@@ -336,6 +379,12 @@ def _run_ratio(told: Told) -> float:
 def _had(told: Sequence[Told]) -> float:
     """What all readers had together, bytes/s, until the last one was done."""
     return sum(each.bytes for each in told) / max(each.run_s for each in told)
+
+
+def _of_kind(did: Moved, kind: Kind) -> tuple[int, int, int]:
+    if kind == "write":
+        return did.writes, did.written_bytes, did.write_ms
+    return did.reads, did.read_bytes, did.read_ms
 
 
 def _count(sockets: int) -> str:

@@ -1,4 +1,4 @@
-"""Which steps are measured, for how long, at which rates. Pure."""
+"""Which steps are measured, for how long, at which rates, and on which parts of the file. Pure."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ SIZES: Final = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 """Of lone requests, bytes."""
 RANDOM_BLOCK: Final = 4 << 10
 WRITE_BLOCK: Final = 1 << 20
+"""Also where parts of the file begin and end: a multiple of every size that is read."""
 KINDS: Final = 4
 """Reads and writes, in order and at random."""
 
@@ -45,13 +46,13 @@ DISPUTES: Final = 4
 """So many steps that contradict others are measured again."""
 _EVERY_COUNT: Final = 4
 """Up to so many sockets each number of them is loaded; of more 1, 2, 4, 8 and all."""
-LOW_SHARE: Final = 0.4
+_LOW_SHARE: Final = 0.4
 HIGH_SHARE: Final = 0.95
 """The rates go from this part of what the slowest load had to this one of what a socket had."""
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """How long each part takes, s.
+    """How long each part takes.
 
     Attributes:
         write_s: the test file, at most.
@@ -69,7 +70,6 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total_s(self) -> float:
-        """All parts together."""
         lone_s = KINDS * len(SIZES) * self.lone_s
         return self.write_s + lone_s + self.step_s * self.steps
 
@@ -85,12 +85,7 @@ def _fixed(counts: Sequence[int]) -> int:
 
 
 def divide_time(total_s: float, sockets: int) -> Times:
-    """What is done in so much time.
-
-    Args:
-        total_s: at least ``LEAST_S``.
-        sockets: that can be loaded, at least 1.
-    """
+    """What is done in so much time, ``LEAST_S`` or more."""
     counts = socket_counts(sockets)
     steps_s = _STEPS_SHARE * total_s
     fixed = _fixed(counts)
@@ -116,11 +111,9 @@ def socket_counts(sockets: int) -> tuple[int, ...]:
 
 
 def divide_cores(cores: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    """A machine's only socket in ``PIECES`` parts that stand for sockets.
+    """A machine's only socket in ``PIECES`` parts that stand for sockets, by the CPUs of its cores.
 
-    Args:
-        cores: the CPUs of each, one at least. Where there are fewer than parts, parts share them:
-            readers need next to no CPU.
+    Where there are fewer cores than parts, parts share them: readers need next to no CPU.
     """
     shared = [cores[piece % len(cores)] for piece in range(max(PIECES, len(cores)))]
     return tuple(
@@ -129,7 +122,6 @@ def divide_cores(cores: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def readers_per_socket(sockets: int) -> int:
-    """One at least."""
     return max(1, READERS // sockets)
 
 
@@ -138,7 +130,6 @@ def file_bytes(free_bytes: int, readers: int, asked_bytes: int | None) -> int:
 
     Args:
         free_bytes: for this user.
-        readers: each gets a part.
         asked_bytes: by the user. None: what is sensible.
     """
     room = int(ROOM_SHARE * free_bytes)
@@ -156,22 +147,48 @@ def rates(capacities: Mapping[int, float], curves: int) -> tuple[float, ...]:
 
     Args:
         capacities: what was had by so many sockets, unpaced; 1 is among them.
-        curves: at least 2.
     """
-    low = LOW_SHARE * min(had / sockets for sockets, had in capacities.items())
+    low = _LOW_SHARE * min(had / sockets for sockets, had in capacities.items())
     high = HIGH_SHARE * capacities[1]
     low = min(low, high / 2.0)
     return tuple(low * (high / low) ** (number / (curves - 1)) for number in range(curves))
 
 
-def step_bytes(rate: float | None, seconds: float, room: int, block: int = BLOCK) -> int:
-    """What one reader reads in a step: whole blocks, one at least, within its part of the file.
+def step_bytes(rate: float | None, seconds: float, room: int) -> int:
+    """What one reader reads in a step: whole blocks, one at least.
 
     Args:
         rate: of this reader, bytes/s. None: unpaced.
-        seconds: the step's.
-        room: bytes of its part, a block at least.
-        block: bytes of a read.
+        room: bytes of its part of the file, a block at least.
     """
-    wanted = room if rate is None else math.ceil(min(rate * seconds, room) / block) * block
-    return max(block, min(wanted, room // block * block))
+    wanted = room if rate is None else math.ceil(min(rate * seconds, room) / BLOCK) * BLOCK
+    return max(BLOCK, min(wanted, room // BLOCK * BLOCK))
+
+
+_STEP: Final = 0.618
+"""Of half the file, from one place to begin at to the next: they never gather."""
+
+
+class Regions:
+    """A test file in equal parts, one a reader: no byte is read twice while there are others."""
+
+    def __init__(self, whole: int, readers: int) -> None:
+        self.whole = whole
+        self.part = whole // readers // WRITE_BLOCK * WRITE_BLOCK
+        self.wrapped = False
+        self._next = [0] * readers
+        self._begun = 0
+
+    def take(self, reader: int, size: int) -> int:
+        """Where a reader goes on; at the beginning of its part where the rest is too short."""
+        at = self._next[reader]
+        if at + size > self.part:
+            at, self.wrapped = 0, True
+        self._next[reader] = at + size
+        return reader * self.part + at
+
+    def anywhere(self, size: int) -> int:
+        """A place in the first half of the file, another one each time; a multiple of a size."""
+        self._begun += 1
+        share = (self._begun * _STEP) % 1.0
+        return int(share * self.whole / 2) // size * size

@@ -1,4 +1,15 @@
-"""What is kept of a calibration, and what the daemon reads of it. Pure."""
+"""What is kept of a calibration, what the daemon reads of it, and whether it still fits. Pure.
+
+It fits no more where
+
+1. a device moved more than ``_FAR`` times the most that was measured, for ``SUSTAIN_ABOVE`` slices
+   in a row: what was measured was not all, or it is another device behind the same name;
+2. lone requests take far longer than the longest, or far shorter than the shortest measured, for
+   ``SUSTAIN_LONE`` slices with lone requests in a row. Requests were alone in a slice where hardly
+   more than one was in flight while any was.
+
+What was seen once is told until it is measured again.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +20,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from iodaemon.core.meter import DeviceLoad, lone_range_s
 from iodaemon.core.platform import Device, DeviceId, LoneTimes, Points, ServiceTimes
 from iodaemon.errors import ConfigError
 
@@ -19,6 +31,8 @@ MOST_KEPT: Final = 256
 MOST_TEXT: Final = 8192
 """Characters of a word: a path has 4095 at most, and there is more in a description."""
 _MOST_STEPS: Final = 10_000
+_LONGEST_PROBLEM: Final = 200
+"""Characters: a value that is none is quoted, however long it is."""
 _CONTROL: Final = r"\x00-\x1f\x7f-\x9f\ud800-\udfff"
 """What no terminal shall be told, and what is no text."""
 _NOT_PLAIN: Final = re.compile(f"[{_CONTROL}]")
@@ -47,12 +61,9 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     """Lone requests of one size to one device.
 
     Attributes:
-        kind: read or write.
-        pattern: in order, or at random places.
         asked_bytes: of a request, as the reader asked.
         size_bytes: of a request, as the device was asked (the kernel splits and merges them).
         service_s: how long one took, from queueing to completion.
-        requests: how many there were.
     """
 
     kind: Kind
@@ -69,12 +80,9 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: the kernel's, at that time.
         identity: what stays the same when the kernel's name does not.
-        model: for people.
-        rotational: whether it says that it has an arm.
         most_bytes_per_s: the most that was seen of it, read or written.
         loaded_bytes_per_s: what it read with all sockets loaded.
         width: how many times as much all readers had as one, 1 or more.
-        points: how long lone requests took.
     """
 
     name: Text
@@ -89,18 +97,23 @@ class Leaf(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def service(self) -> ServiceTimes | None:
         """The lone requests as rules have them; None: there were none."""
-        reads, writes = (_lone_times(self.points, kind) for kind in ("read", "write"))
+        kinds: tuple[Kind, ...] = ("read", "write")
+        reads, writes = (
+            LoneTimes(
+                in_order=_by_size(self.points, kind, "order"),
+                at_random=_by_size(self.points, kind, "random"),
+            )
+            for kind in kinds
+        )
         if reads == writes == LoneTimes():
             return None
-        return ServiceTimes(reads=reads, writes=writes, width=max(1.0, self.width))
+        return ServiceTimes(reads=reads, writes=writes, width=self.width)
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Paced readers on some of the sockets.
 
     Attributes:
-        sockets: loaded.
-        readers: on all of them together.
         asked_bytes_per_s: by all together; None: each as fast as it could.
         had_bytes_per_s: by all together.
         run_ratio: run time over what the rate would have it, the mean of the readers.
@@ -119,7 +132,6 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
     """Where run time starts to degrade on so many sockets.
 
     Attributes:
-        sockets: loaded.
         fine_bytes_per_s: the most that all readers together asked for and had in time.
         degraded_bytes_per_s: the least at which they were slowed down. None: never seen.
     """
@@ -136,14 +148,10 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
         cold: ``direct``: past the page cache; ``dropped``: dropped from it before each step.
         sockets: the CPUs of each, as the kernel writes them.
         divided: the machine has one socket, which was divided.
-        readers_per_socket: processes, pinned.
-        block_bytes: of one read.
-        file_bytes: of the test file.
         step_s: of one step of the readers, the median.
         once: no byte was read in two steps.
         timed_by: whose clock timed the lone requests: the kernel's own, of the disk. A reader's
             would be that of whatever answers it.
-        took_s: all of it.
         forced: it was measured although the machine was busy.
         busy: what else was going on before, meanwhile and after, in words.
     """
@@ -169,13 +177,9 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         at_s: when it was done, seconds since 1970.
         path: the directory that was asked for.
         description: the layers below it, for people.
-        filesystem: its kind.
         kernel: release.
         program: version of iodaemon.
-        method: how.
-        leaves: the disks.
         loads: every step.
-        knees: by sockets.
         sequential_bytes_per_s: one reader in order, as fast as it goes.
         loaded_bytes_per_s: all readers in order.
         random_bytes_per_s: all readers at random places.
@@ -203,7 +207,6 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identities(self) -> frozenset[str]:
-        """Of its disks."""
         return frozenset(leaf.identity for leaf in self.leaves)
 
 
@@ -230,11 +233,7 @@ def encode(kept: Kept) -> bytes:
 
 
 def decode(text: bytes, where: str) -> Kept:
-    """What a file says.
-
-    Args:
-        text: of it.
-        where: its name, for the error.
+    """What the file of this name says.
 
     Raises:
         ConfigError: it is not such a file, or a newer one.
@@ -257,23 +256,17 @@ def decode(text: bytes, where: str) -> Kept:
     )
 
 
-_LONGEST_PROBLEM: Final = 200
-"""Characters: a value that is none is quoted, however long it is."""
-
-
 class _Versioned(msgspec.Struct, frozen=True):
     version: Annotated[int, Meta(ge=1, le=2**31)]
+
+
+# -- as the daemon uses it -------------------------------------------------------------------------
 
 
 def known_leaves(
     kept: Kept, identities: Mapping[DeviceId, str]
 ) -> dict[DeviceId, tuple[Calibration, Leaf]]:
-    """What was measured of the devices of this machine; the newest measurement of each counts.
-
-    Args:
-        kept: what was measured, also of others.
-        identities: of the devices.
-    """
+    """What was measured of the devices of this machine; the newest measurement of each counts."""
     known = {leaf.identity: (made, leaf) for made in kept.calibrations for leaf in made.leaves}
     return {name: known[word] for name, word in identities.items() if word in known}
 
@@ -282,10 +275,18 @@ def calibrated(
     devices: Iterable[Device], leaves: Mapping[DeviceId, tuple[Calibration, Leaf]]
 ) -> tuple[Device, ...]:
     """The devices with what was measured of them, and nothing where nothing was."""
-    return tuple(
-        _with_leaf(device, leaves[device.id][1] if device.id in leaves else None)
-        for device in devices
-    )
+    found = []
+    for device in devices:
+        capacity = service = None
+        if device.id in leaves:
+            _, leaf = leaves[device.id]
+            # Rules that reckon with a capacity share it between jobs: one stream may have far more.
+            capacity = leaf.loaded_bytes_per_s or leaf.most_bytes_per_s or None
+            service = leaf.service
+        found.append(
+            msgspec.structs.replace(device, capacity_bytes_per_s=capacity, service=service)
+        )
+    return tuple(found)
 
 
 def find_problem(made: Calibration, release: str) -> str:
@@ -295,26 +296,82 @@ def find_problem(made: Calibration, release: str) -> str:
     return "measured while the machine was busy" if made.method.forced else ""
 
 
-def _with_leaf(device: Device, leaf: Leaf | None) -> Device:
-    if leaf is None:
-        return msgspec.structs.replace(device, capacity_bytes_per_s=None, service=None)
-    # Rules that reckon with a capacity share it between jobs: one stream alone may have far more.
-    capacity = leaf.loaded_bytes_per_s or leaf.most_bytes_per_s or None
-    return msgspec.structs.replace(device, capacity_bytes_per_s=capacity, service=leaf.service)
-
-
-def _lone_times(points: Sequence[Point], kind: str) -> LoneTimes:
-    return LoneTimes(
-        in_order=_by_size(points, kind, "order"), at_random=_by_size(points, kind, "random")
-    )
-
-
-def _by_size(points: Sequence[Point], kind: str, pattern: str) -> Points:
+def _by_size(points: Sequence[Point], kind: Kind, pattern: Pattern) -> Points:
     """One time for each size, rising: of two requests of one size the shorter was the lone one."""
     times: dict[float, float] = {}
     for point in points:
-        is_one = (point.kind, point.pattern) == (kind, pattern)
-        if is_one and point.size_bytes > 0.0 and point.service_s > 0.0:
+        if (point.kind, point.pattern) == (kind, pattern):
             known_s = times.get(point.size_bytes, point.service_s)
             times[point.size_bytes] = min(known_s, point.service_s)
     return tuple(sorted(times.items()))
+
+
+# -- whether it still fits -------------------------------------------------------------------------
+
+_FAR: Final = 1.5
+"""Steps of a calibration on a shared virtual machine differ by less."""
+_FAR_TIMES: Final = 3.0
+"""A lone request is one of many places and patterns: twice or half is nothing to speak of."""
+SUSTAIN_ABOVE: Final = 10
+SUSTAIN_LONE: Final = 30
+_ALONE: Final = 1.25
+"""Requests in flight while any is, up to which they count as alone."""
+_LEAST_REQUESTS_PER_S: Final = 5.0
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a device has done so far.
+
+    Attributes:
+        above: slices in a row with more than was ever measured.
+        lone: slices with lone requests in a row that took far longer (or shorter).
+        problem: what does not fit, in words; empty: nothing.
+    """
+
+    above: int = 0
+    lone: int = 0
+    problem: str = ""
+
+
+def judge(
+    fit: Fit, load: DeviceLoad, *, most_bytes_per_s: float, service: ServiceTimes | None
+) -> Fit:
+    """What is known of a device after one more slice.
+
+    ``most_bytes_per_s`` is the most that was measured; 0: nothing was.
+    """
+    if fit.problem:
+        return fit
+    is_above = 0.0 < _FAR * most_bytes_per_s < load.total_bytes_per_s
+    above = fit.above + 1 if is_above else 0
+    outside = None if service is None else _outside(load, service)
+    lone = fit.lone if outside is None else (fit.lone + 1 if outside else 0)
+    problem = ""
+    if above >= SUSTAIN_ABOVE:
+        problem = (
+            f"it moves {load.total_bytes_per_s / 1e6:.0f} MB/s, and at most "
+            f"{most_bytes_per_s / 1e6:.0f} MB/s was measured"
+        )
+    elif lone >= SUSTAIN_LONE:
+        problem = outside or ""
+    return Fit(above=above, lone=lone, problem=problem)
+
+
+def _outside(load: DeviceLoad, service: ServiceTimes) -> str | None:
+    """How lone requests differ from what was measured; empty: they do not; None: there were none.
+
+    Discards and flushes, of which nothing was measured, make a slice say nothing.
+    """
+    requests_per_s = load.reads_per_s + load.writes_per_s
+    measured = lone_range_s(load, service)
+    is_alone = load.queue_length <= _ALONE * load.busy_ratio
+    if measured is None or requests_per_s < _LEAST_REQUESTS_PER_S or not is_alone:
+        return None
+    took_s = load.queue_length / requests_per_s
+    if measured[0] / _FAR_TIMES <= took_s <= measured[1] * _FAR_TIMES:
+        return ""
+    low, high = (1000.0 * each for each in measured)
+    return (
+        f"a lone request takes {1000.0 * took_s:.3g} ms, and {low:.3g} to {high:.3g} ms was "
+        "measured"
+    )

@@ -19,7 +19,7 @@ from iodaemon.errors import NotFound, NotPermitted, RequestError
 from iodaemon.units import format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:
-    from iodaemon.calibration.measure import Setup
+    from iodaemon.calibration.ground import Setup
     from iodaemon.calibration.record import Calibration, Kind, Knee, Leaf, Pattern, Point
     from iodaemon.simulator.experiment import Figure
 
@@ -91,8 +91,8 @@ def _prepare(
     force: bool,
     dry_run: bool,
 ) -> Setup:
+    from iodaemon.calibration.ground import prepare
     from iodaemon.calibration.plan import DEFAULT_S
-    from iodaemon.calibration.prepare import prepare
 
     config, _ = load_config_of_daemon(session)
     setup = prepare(
@@ -110,7 +110,7 @@ def _prepare(
 
 
 def _tell_plan(setup: Setup, state_dir: Path, *, as_json: bool) -> int:
-    from iodaemon.calibration.prepare import describe
+    from iodaemon.calibration.ground import describe
     from iodaemon.calibration.store import kept_file
 
     pairs = [*describe(setup), ("kept in", str(kept_file(state_dir)))]
@@ -214,8 +214,7 @@ _TIMES: Final[tuple[tuple[Kind, Pattern], ...]] = (
 
 def lines_of(made: Calibration) -> list[str]:
     """All of it, the figure last."""
-    from iodaemon.calibration.knee import curves
-    from iodaemon.calibration.picture import draw
+    from iodaemon.calibration.knee import curves, draw
 
     lines = aligned([*_heading(made), *_figures(made)])
     for leaf in made.leaves:
@@ -311,7 +310,7 @@ def _time_cell(point: Point | None) -> str:
 
 def draw_figure(made: Calibration, folder: Path) -> tuple[Path, ...]:
     """Figure 14 as SVG and PNG in the folder; nothing where there is no curve."""
-    from iodaemon.calibration.putting import put
+    from iodaemon.calibration.store import put
     from iodaemon.simulator.draw import draw as draw_files
 
     figure = _figure_of(made)

@@ -86,9 +86,8 @@ def compare(
     """
     import msgspec
 
-    from iodaemon.trial.fit import check_fit
     from iodaemon.trial.folder import Folder
-    from iodaemon.trial.workload import load_workload
+    from iodaemon.trial.workload import check_fit, load_workload
 
     if name is None:
         raise UsageError("name a workload file: 'iod compare --help' says what it has")
@@ -133,12 +132,11 @@ def _run(session: Session, workload: Workload, plan: Plan) -> Outcome:
     """Whatever was made is gone afterwards; signals are obeyed when all is tidied up."""
     from iodaemon.calibration.store import kept_file
     from iodaemon.trial.comparing import compare as conduct
-    from iodaemon.trial.interruption import InterruptedTrialError, interruptible
+    from iodaemon.trial.run import InterruptedTrialError, interruptible
     from iodaemon.trial.site import site
 
     calibration = kept_file(Path(session.load_config({}).state_dir))
-    copies = [job.count for job in workload.jobs]
-    kinds, policies = len(copies), len(plan.policies)
+    kinds, policies = len(workload.jobs), len(plan.policies)
     apart = "one kind of job" if kinds == 1 else f"each of {kinds} kinds of job"
     under = "policy" if policies == 1 else "policies"
     output.say(
@@ -157,7 +155,6 @@ def _run(session: Session, workload: Workload, plan: Plan) -> Outcome:
             interruptible(heard) as check,
             site(
                 workload,
-                copies,
                 calibration=calibration if calibration.is_file() else None,
                 progress=telling.tell,
                 check=check,
@@ -170,11 +167,11 @@ def _run(session: Session, workload: Workload, plan: Plan) -> Outcome:
 
 def _watch_machine(workload: Workload, *, is_forced: bool) -> tuple[str, ...]:
     """See whether others use the machine; what a reader of the results must know of that."""
-    from iodaemon.calibration.busy import look
-    from iodaemon.trial.machine import find_disks
+    from iodaemon.calibration.beside import look
+    from iodaemon.trial.site import find_disks
 
     disks = find_disks(workload.directory)
-    why = look([device.id for device in disks.devices]).why
+    why = look([device.id for device in disks.devices])
     if not why:
         return ()
     words = f"the machine is busy: {'; '.join(why)}"
@@ -186,7 +183,7 @@ def _watch_machine(workload: Workload, *, is_forced: bool) -> tuple[str, ...]:
 
 def tell(outcome: Outcome, folder: Folder, *, as_json: bool) -> int:
     """Print, keep, draw; the exit code."""
-    from iodaemon.trial.document import comparison_document
+    from iodaemon.trial.comparing import comparison_document
     from iodaemon.trial.picture import comparison_bars, comparison_figures
 
     if outcome.runs or outcome.partial:
@@ -218,10 +215,7 @@ def outcome_lines(outcome: Outcome) -> list[str]:
     rows = []
     for measure in MEASURES:
         cells = [
-            spread_words(
-                spread_of(values_of([r for r in outcome.runs if r.policy == name], measure.key)),
-                measure,
-            )
+            spread_words(spread_of(values_of(outcome.runs, name, measure.key)), measure)
             for name in outcome.policies
         ]
         rows.append((measure.label, *cells))

@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 
-from iodaemon.calibration.fit import Fit, judge
 from iodaemon.calibration.record import (
     Calibration,
+    Fit,
     Kept,
     Leaf,
     calibrated,
     find_problem,
+    judge,
     known_leaves,
 )
 from iodaemon.calibration.store import AGAIN, load, why_unread

@@ -10,15 +10,13 @@
 Files are read and written past the page cache, except by ``mmap``, which goes through it by nature,
 and with ``--cached``. Standard library alone: a job starts as fast as Python does.
 
-The paced reader of Lv et al. is a program of its own, ``iodaemon.kernels.paced``.
-
-With ``--ledger`` each run appends "start ID" and "done ID" to that file, so that somebody who
-trusts nobody can count how often every job ran and whether it finished.
+The paced reader of Lv et al. is ``read`` with a rate and blocks of 128 KiB.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import mmap
 import os
 import random
@@ -29,32 +27,26 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from iodaemon.kernels.pace import lost_s
-
 BLOCK: Final = 1 << 20
 PAGE: Final = 4096
+"""What O_DIRECT asks of offsets and lengths on every disk sold (open(2))."""
 FORK_BYTES: Final = 2 << 20
 """What each short child of ``fork`` reads."""
 WRAP_BLOCKS: Final = 256
 """``write`` goes over its first blocks again after so many."""
 COMPUTE_STEPS: Final = 400_000
 """Of the generator in one round of ``compute``: about 0.03 s of one core."""
-_ALIGNMENT: Final = 4096
-"""What O_DIRECT asks of offsets and lengths on every disk sold: one page (open(2))."""
-
-
-def note(ledger: str, word: str) -> None:
-    """Append a line in one write, which O_APPEND keeps whole."""
-    fd = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.write(fd, f"{word} {os.environ.get('IOD_JOB_ID', '0')}\n".encode())
-    os.close(fd)
+_CAUGHT_UP_S: Final = (0.05, 0.25)
+"""The least and the most of a delay that a program with a rate makes up for."""
 
 
 def steps(total_bytes: int, block: int, rate: float | None) -> Iterator[int]:
     """The bytes done before each block, each at the time that the rate gives it.
 
-    One that is a little late does not wait, and the next ones catch up; what is lost by standing
-    still is lost, as for a program that computes between its blocks.
+    Small delays are caught up, because a disk serves blocks in no even time and a busy CPU wakes a
+    program late: two blocks, at least 0.05 s. All of a longer one is lost, as for a program that
+    computes between its blocks: one that caught up would lose nothing by being suspended. Whatever
+    a block takes, 0.25 s is a longer one: that is less than any timeslice.
 
     Args:
         total_bytes: of all blocks; a last one that is not whole is left out.
@@ -64,22 +56,31 @@ def steps(total_bytes: int, block: int, rate: float | None) -> Iterator[int]:
     begun_s = time.monotonic()
     for done in range(0, total_bytes - total_bytes % block, block):
         if rate is not None:
-            ahead_s = begun_s + done / rate - time.monotonic()
-            if ahead_s > 0:
-                time.sleep(ahead_s)
-            begun_s += lost_s(-ahead_s, block, rate)
+            late_s = time.monotonic() - begun_s - done / rate
+            if late_s < 0:
+                time.sleep(-late_s)
+            elif late_s > min(max(_CAUGHT_UP_S[0], 2.0 * block / rate), _CAUGHT_UP_S[1]):
+                begun_s += late_s
         yield done
 
 
 def read(
-    path: str, total: int, block: int = BLOCK, rate: float | None = None, *, cached: bool = False
+    path: str,
+    total: int,
+    block: int = BLOCK,
+    rate: float | None = None,
+    *,
+    cached: bool = False,
+    at_random: bool = False,
 ) -> None:
-    """Read this many bytes in order, from the beginning again at the end."""
+    """Read this many bytes, in order and from the beginning again at the end, or at random."""
     fd = os.open(path, os.O_RDONLY | (0 if cached else os.O_DIRECT))
     buffer = mmap.mmap(-1, block)
-    size = os.fstat(fd).st_size
+    places = os.fstat(fd).st_size // block
+    chosen = random.Random(total)  # noqa: S311 - no secret; the same places every time
     for done in steps(total, block, rate):
-        os.preadv(fd, [buffer], done % (size - size % block))
+        place = chosen.randrange(places) if at_random else done // block % places
+        os.preadv(fd, [buffer], place * block)
     os.close(fd)
 
 
@@ -110,19 +111,6 @@ def read_mapped(
         for done in steps(total, block, rate):
             at = done % size
             sum(mapped[at : at + block : PAGE])
-
-
-def read_at_random(
-    path: str, total: int, block: int = PAGE, rate: float | None = None, *, cached: bool = False
-) -> None:
-    """Read this many bytes, a block at a time, at random places."""
-    fd = os.open(path, os.O_RDONLY | (0 if cached else os.O_DIRECT))
-    buffer = mmap.mmap(-1, block)
-    places = os.fstat(fd).st_size // block
-    chosen = random.Random(total)  # noqa: S311 - no secret; the same places every time
-    for _ in steps(total, block, rate):
-        os.preadv(fd, [buffer], chosen.randrange(places) * block)
-    os.close(fd)
 
 
 def hold(size: int) -> mmap.mmap:
@@ -164,7 +152,7 @@ MOVERS: Final[Mapping[str, Callable[..., None]]] = MappingProxyType(
         "read": read,
         "write": write,
         "mmap": read_mapped,
-        "random": read_at_random,
+        "random": functools.partial(read, at_random=True),
     }
 )
 """The kernels that move bytes block by block."""
@@ -178,13 +166,11 @@ def least_block(kind: str) -> int:
 
 
 def main() -> None:
-    """Do one piece of work and keep the ledger."""
+    """Do one piece of work."""
     asked = _options()
     block = asked.block or least_block(asked.kind)
-    if block % _ALIGNMENT:
-        sys.exit(f"--block {block}: write a multiple of {_ALIGNMENT}")
-    if asked.ledger:
-        note(asked.ledger, "start")
+    if block % PAGE:
+        sys.exit(f"--block {block}: write a multiple of {PAGE}")
     held = hold(asked.hold) if asked.hold else None
     if asked.kind == "compute":
         compute(asked.file, asked.rounds, block)
@@ -194,8 +180,6 @@ def main() -> None:
         MOVERS[asked.kind](asked.file, asked.size, block, asked.rate, cached=asked.cached)
     if held is not None:
         held.close()
-    if asked.ledger:
-        note(asked.ledger, "done")
 
 
 def _options() -> argparse.Namespace:
@@ -208,7 +192,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=0, help="of compute")
     parser.add_argument("--hold", type=int, default=0, help="bytes of memory in use meanwhile")
     parser.add_argument("--cached", action="store_true", help="through the page cache")
-    parser.add_argument("--ledger", help="a file in which to note start and end")
     return parser.parse_args()
 
 

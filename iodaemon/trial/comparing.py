@@ -9,17 +9,38 @@ from typing import Any, Final
 
 import msgspec
 
+import iodaemon
 from iodaemon.errors import IodaemonError
-from iodaemon.trial.interruption import InterruptedTrialError
-from iodaemon.trial.latency import Slice, Uncontended, latency_of, slices_of, uncontended
-from iodaemon.trial.machine import describe
-from iodaemon.trial.run import Course, Raw, Tell, fresh_daemon, run_jobs, run_s, short_notes
-from iodaemon.trial.site import Site
-from iodaemon.trial.summary import JobTime, Run, complete_rounds, job_measures
-from iodaemon.trial.workload import Workload, job_spec
+from iodaemon.trial.latency import Latency, Slice, Uncontended, latency_of, slices_of, uncontended
+from iodaemon.trial.run import (
+    InterruptedTrialError,
+    Raw,
+    fresh_daemon,
+    run_jobs,
+    run_s,
+    short_notes,
+)
+from iodaemon.trial.site import Site, describe
+from iodaemon.trial.summary import (
+    MEASURES,
+    JobTime,
+    Run,
+    changes,
+    complete_rounds,
+    job_measures,
+    spread_of,
+    values_of,
+)
+from iodaemon.trial.workload import job_spec
 
-ALONE_POLICY: Final = "none"
+_ALONE_POLICY: Final = "none"
 """Under which jobs are timed alone: nobody to be protected from."""
+_VERSION: Final = 1
+"""Of the JSON; raised when a key changes its meaning."""
+_NOT_SHOWN: Final = ("slices", "alone", "failure")
+
+Tell = Callable[[str, int, int, Mapping[str, int]], None]
+"""Takes what is being run, how many runs are done of how many, and the jobs by their state."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,8 +51,6 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for."""
-
     policies: tuple[Policy, ...]
     rounds: int
 
@@ -40,11 +59,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it.
 
     Attributes:
-        workload: its name.
-        path: its file.
         policies: in the order in which they were asked for; the first is compared with.
-        rounds_asked: so many.
-        rounds: complete ones, of which alone the summary speaks.
+        rounds: complete ones; the summary speaks of these only.
         counts: copies of each kind of job.
         alone_s: run time of one job of each kind with the machine to itself, median of the rounds.
         alone_times_s: the same of each round that has begun.
@@ -52,9 +68,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         partial: runs of a round that was not completed.
         slices: of each of ``runs``, what its disks went through.
         alone: what a request takes alone.
-        machine: what it was run on.
         sockets: CPUs of each, as the daemon had them.
-        slots: of them all.
         notes: what a reader must know, one line each.
         signal_number: that ended it early. None: none did.
         failure: what ended it early, in words.
@@ -82,17 +96,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     failure: IodaemonError | None = None
 
 
-class _Seen:
-    """What has been run so far."""
-
-    def __init__(self) -> None:
-        self.alone: dict[str, list[Raw]] = {}
-        self.raws: list[tuple[str, int, Raw]] = []
-        self.sockets: tuple[tuple[int, ...], ...] = ()
-        self.slots = 0
-        self.cautions: dict[str, None] = {}
-
-
 def order(policies: Sequence[Policy], number: int) -> list[Policy]:
     """Who comes when in this round (from 0): every second one backwards, every third begins anew.
 
@@ -111,129 +114,109 @@ def compare(place: Site, plan: Plan, *, check: Callable[[], None], tell: Tell) -
 
     Args:
         place: made for the workload.
-        plan: which policies, how many rounds.
         check: raises InterruptedTrialError where somebody asked to end.
-        tell: is told how far it is.
     """
-    began_s, seen = time.time(), _Seen()
+    trial = _Trial(place, plan, check, tell)
     number: int | None = None
     failure: IodaemonError | None = None
-    total = plan.rounds * (len(place.workload.jobs) + len(plan.policies))
     try:
-        _run_rounds(place, plan, seen, Course(total, check=check, tell=tell))
+        for round_ in range(plan.rounds):
+            trial.run_round(round_)
     except InterruptedTrialError as error:
         number = error.signal_number
     except IodaemonError as error:
         failure = error
-    return _outcome(place, plan, seen, began_s=began_s, number=number, failure=failure)
+    return msgspec.structs.replace(trial.outcome(), signal_number=number, failure=failure)
 
 
-def time_alone(
-    place: Site, alone: dict[str, list[Raw]], round_: int, *, rounds: int, course: Course
-) -> Mapping[str, Any]:
-    """Run one job of each kind with the machine to itself; the node, as its daemon shows it.
+class _Trial:
+    def __init__(self, place: Site, plan: Plan, check: Callable[[], None], tell: Tell) -> None:
+        self._place = place
+        self._plan = plan
+        self._check = check
+        self._tell = tell
+        self._began_s = time.time()
+        self._done = 0
+        self._alone: dict[str, list[Raw]] = {}
+        self._raws: list[tuple[str, int, Raw]] = []
+        self._sockets: tuple[tuple[int, ...], ...] = ()
+        self._slots = 0
+        self._cautions: dict[str, None] = {}
 
-    Args:
-        place: of the trial.
-        alone: where to add the runs, by kind.
-        round_: from 1; in every second one the last kind comes first.
-        rounds: of the trial.
-        course: of the trial.
-    """
-    jobs = place.workload.jobs
-    with fresh_daemon(place, {"policy": ALONE_POLICY}) as daemon:
-        for job in jobs if round_ % 2 else jobs[::-1]:
-            what = f"round {round_} of {rounds}, {job.name} alone"
-            place.clean()
-            specs = [job_spec(job, 0, place.workload, place.places)]
-            raw = run_jobs(daemon, specs, place, course.next(what), what=what)
-            alone.setdefault(job.name, []).append(raw)
-        return daemon.client.node()
-
-
-def times_alone_s(alone: Mapping[str, Sequence[Raw]]) -> dict[str, tuple[float, ...]]:
-    """Run times of each kind alone, in the order of the rounds."""
-    return {kind: tuple(run_s(raw.jobs[0]) for raw in raws) for kind, raws in alone.items()}
-
-
-def medians_s(times_s: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The time alone of each kind that the others are held to."""
-    return {kind: statistics.median(each) for kind, each in times_s.items()}
-
-
-def _run_rounds(place: Site, plan: Plan, seen: _Seen, course: Course) -> None:
-    workload, rounds = place.workload, plan.rounds
-    specs = [
-        job_spec(job, copy, workload, place.places)
-        for job in workload.jobs
-        for copy in range(job.count)
-    ]
-    for number in range(rounds):
-        node = time_alone(place, seen.alone, number + 1, rounds=rounds, course=course)
-        seen.sockets, seen.slots = _sockets(node)
-        for policy in order(plan.policies, number):
-            what = f"round {number + 1} of {rounds}, {policy.name}"
+    def run_round(self, number: int) -> None:
+        """Run this round, from 0; in every second one the last kind comes first."""
+        place, jobs = self._place, self._place.workload.jobs
+        called = f"round {number + 1} of {self._plan.rounds}"
+        with fresh_daemon(place, {"policy": _ALONE_POLICY}) as daemon:
+            for job in jobs[::-1] if number % 2 else jobs:
+                place.clean()
+                specs = [job_spec(job, 0, place.workload, place.places)]
+                look = self._on_look(what := f"{called}, {job.name} alone")
+                raw = run_jobs(daemon, specs, place, look, what=what)
+                self._alone.setdefault(job.name, []).append(raw)
+            node: Mapping[str, Any] = daemon.client.node()
+        self._sockets = tuple(tuple(one["cpus"]) for one in node["sockets"])
+        self._slots = sum(one["slots"] for one in node["sockets"])
+        specs = [
+            job_spec(job, copy, place.workload, place.places)
+            for job in jobs
+            for copy in range(job.count)
+        ]
+        for policy in order(self._plan.policies, number):
             with fresh_daemon(place, {"policy": policy.source}) as daemon:
                 shown: Mapping[str, Any] = daemon.client.policy()
-                seen.cautions.update(dict.fromkeys(shown.get("cautions", ())))
-                raw = run_jobs(daemon, specs, place, course.next(what), what=what)
-            seen.raws.append((policy.name, number + 1, raw))
+                self._cautions.update(dict.fromkeys(shown.get("cautions", ())))
+                look = self._on_look(what := f"{called}, {policy.name}")
+                raw = run_jobs(daemon, specs, place, look, what=what)
+            self._raws.append((policy.name, number + 1, raw))
 
+    def _on_look(self, what: str) -> Callable[[Mapping[str, int]], None]:
+        done, self._done = self._done, self._done + 1
+        plan = self._plan
+        total = plan.rounds * (len(self._place.workload.jobs) + len(plan.policies))
 
-def _outcome(
-    place: Site,
-    plan: Plan,
-    seen: _Seen,
-    *,
-    began_s: float,
-    number: int | None,
-    failure: IodaemonError | None,
-) -> Outcome:
-    workload = place.workload
-    slices = [slices_of(raw.looks) for _, _, raw in seen.raws]
-    others = [slices_of(raw.looks) for raws in seen.alone.values() for raw in raws]
-    everything = (each for group in (*slices, *others) for each in group)
-    base_s = uncontended(everything, place.services)
-    alone_times_s = times_alone_s(seen.alone)
-    alone_s = medians_s(alone_times_s)
-    runs = _runs(workload, seen, alone_s, slices, base_s)
-    names = tuple(policy.name for policy in plan.policies)
-    complete = complete_rounds(runs, names)
-    return Outcome(
-        workload=workload.name,
-        path=str(workload.path),
-        policies=names,
-        rounds_asked=plan.rounds,
-        rounds=len({run.round for run in complete}),
-        counts={job.name: job.count for job in workload.jobs},
-        alone_s=alone_s,
-        alone_times_s=alone_times_s,
-        runs=complete,
-        partial=tuple(run for run in runs if run not in complete),
-        slices=tuple(each for run, each in zip(runs, slices, strict=True) if run in complete),
-        alone=base_s,
-        machine=describe(place.disks),
-        sockets=seen.sockets,
-        slots=seen.slots,
-        notes=(*place.notes, *seen.cautions, *short_notes([raw for *_, raw in seen.raws])),
-        began_s=began_s,
-        signal_number=number,
-        failure=failure,
-    )
+        def look(states: Mapping[str, int]) -> None:
+            self._check()
+            self._tell(what, done, total, states)
 
+        return look
 
-def _runs(
-    workload: Workload,
-    seen: _Seen,
-    alone_s: Mapping[str, float],
-    slices: Sequence[Sequence[Slice]],
-    base_s: Uncontended,
-) -> list[Run]:
-    kinds = [job.name for job in workload.jobs for _ in range(job.count)]
-    return [
-        _run(policy, number, raw, kinds, alone_s, each, base_s)
-        for (policy, number, raw), each in zip(seen.raws, slices, strict=True)
-    ]
+    def outcome(self) -> Outcome:
+        place, plan, workload = self._place, self._plan, self._place.workload
+        raws = [raw for _, _, raw in self._raws]
+        slices = [slices_of(raw.looks) for raw in raws]
+        others = [slices_of(raw.looks) for each in self._alone.values() for raw in each]
+        base_s = uncontended((s for group in (*slices, *others) for s in group), place.services)
+        times_s = {
+            kind: tuple(run_s(raw.jobs[0]) for raw in each) for kind, each in self._alone.items()
+        }
+        alone_s = {kind: statistics.median(each) for kind, each in times_s.items()}
+        kinds = [job.name for job in workload.jobs for _ in range(job.count)]
+        runs = [
+            _run(policy, number, raw, kinds, alone_s, latency_of(each, base_s))
+            for (policy, number, raw), each in zip(self._raws, slices, strict=True)
+        ]
+        names = tuple(policy.name for policy in plan.policies)
+        complete = complete_rounds(runs, names)
+        return Outcome(
+            workload=workload.name,
+            path=str(workload.path),
+            policies=names,
+            rounds_asked=plan.rounds,
+            rounds=len({run.round for run in complete}),
+            counts={job.name: job.count for job in workload.jobs},
+            alone_s=alone_s,
+            alone_times_s=times_s,
+            runs=complete,
+            partial=tuple(run for run in runs if run not in complete),
+            slices=tuple(each for run, each in zip(runs, slices, strict=True) if run in complete),
+            alone=base_s,
+            machine=describe(place.disks),
+            sockets=self._sockets,
+            slots=self._slots,
+            notes=(*place.notes, *self._cautions, *short_notes(raws)),
+            began_s=self._began_s,
+        )
 
 
 def _run(
@@ -242,30 +225,47 @@ def _run(
     raw: Raw,
     kinds: Sequence[str],
     alone_s: Mapping[str, float],
-    slices: Sequence[Slice],
-    base_s: Uncontended,
+    latency: Latency | None,
 ) -> Run:
     jobs = tuple(
         JobTime(name=job["name"], kind=kind, run_s=run_s(job), suspended_s=job["suspended_io_s"])
         for job, kind in zip(raw.jobs, kinds, strict=True)
     )
-    latency = latency_of(slices, base_s)
     return Run(
         policy=policy,
         round=number,
         **job_measures(jobs, alone_s, raw.makespan_s),
         suspensions=raw.suspensions,
         moved_bytes=raw.moved_bytes,
-        waiting_s=None if latency is None else latency.waiting_s,
-        serving_s=None if latency is None else latency.serving_s,
-        busy_s=None if latency is None else latency.busy_s,
-        contended_ratio=None if latency is None else latency.contended_ratio,
+        **({} if latency is None else msgspec.structs.asdict(latency)),
         used_ratio=raw.used_ratio,
         jobs=jobs,
     )
 
 
-def _sockets(node: Mapping[str, Any]) -> tuple[tuple[tuple[int, ...], ...], int]:
-    """The CPUs of each socket, and the slots of all, as the daemon says."""
-    sockets = node["sockets"]
-    return tuple(tuple(one["cpus"]) for one in sockets), sum(one["slots"] for one in sockets)
+def comparison_document(outcome: Outcome) -> dict[str, Any]:
+    """The JSON that is printed and kept.
+
+    All runs with each job's times, medians with ranges, and every comparison made of them.
+    """
+    fields = {
+        name: msgspec.to_builtins(getattr(outcome, name))
+        for name in outcome.__struct_fields__
+        if name not in _NOT_SHOWN
+    }
+    summary = {
+        policy: {
+            measure.key: spread_of(values_of(outcome.runs, policy, measure.key))
+            for measure in MEASURES
+        }
+        for policy in outcome.policies
+    }
+    return {
+        "kind": "compare",
+        "version": _VERSION,
+        "iodaemon": iodaemon.__version__,
+        **fields,
+        "failure": None if outcome.failure is None else str(outcome.failure),
+        "summary": msgspec.to_builtins(summary),
+        "changes": msgspec.to_builtins(changes(outcome.runs, outcome.policies)),
+    }

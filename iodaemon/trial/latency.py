@@ -37,9 +37,9 @@ from iodaemon.core.meter import (
 from iodaemon.core.platform import DeviceId, ServiceTimes
 from iodaemon.core.sample import DeviceCounters
 
-LOW_SHARE: Final = 0.1
+_LOW_SHARE: Final = 0.1
 """Of the requests of one size: what so many did not exceed is their time without contention."""
-TELLING_REQUESTS: Final = 10.0
+_TELLING_REQUESTS: Final = 10.0
 """Fewer of one size say nothing of another: one can be a hit, or zeroes that were never written."""
 _LEAST_BYTES: Final = 512.0
 
@@ -53,7 +53,6 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         at_s: monotonic.
-        devices: counters of the disks that are watched.
         used_ratio: memory in use, of all (0 to 1); None: not known.
     """
 
@@ -111,26 +110,18 @@ class Uncontended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """Means over the requests of one run.
+    """Means over the requests of one run, from queueing to completion.
 
     Attributes:
-        requests: so many.
-        await_s: from queueing to completion.
-        serving_s: of that, by the estimate.
-        waiting_s: the rest.
+        serving_s: of that time, by the estimate; ``waiting_s`` is the rest.
         busy_s: the disk's busy time over its requests.
-        contended_ratio: part of the run's time in which requests took more than twice as long as
-            uncontended ones.
-        bytes_per_s: read and written.
+        contended_ratio: part of the time in which requests took more than twice their time alone.
     """
 
-    requests: float
-    await_s: float
     serving_s: float
     waiting_s: float
     busy_s: float
     contended_ratio: float
-    bytes_per_s: float
 
 
 def slices_of(looks: Sequence[Look]) -> tuple[Slice, ...]:
@@ -138,9 +129,9 @@ def slices_of(looks: Sequence[Look]) -> tuple[Slice, ...]:
     found = []
     for before, after in pairwise(looks):
         interval_s = after.at_s - before.at_s
+        if interval_s <= 0.0:
+            continue
         for device in sorted(before.devices.keys() & after.devices.keys()):
-            if interval_s <= 0.0:
-                continue
             load = device_load(before.devices[device], after.devices[device], interval_s)
             if load is not None:
                 at_s = after.at_s - looks[0].at_s
@@ -158,53 +149,59 @@ def uncontended(
         measured: by a calibration.
     """
     alone: dict[Kind, list[Slice]] = {}
-    all_: dict[Kind, list[Slice]] = {}
+    every: dict[Kind, list[Slice]] = {}
     for each in slices:
         if each.is_telling:
-            all_.setdefault(each.kind, []).append(each)
+            every.setdefault(each.kind, []).append(each)
             if each.load.queue_length <= ALONE_QUEUE:
                 alone.setdefault(each.kind, []).append(each)
-    own_s = {kind: _low(alone.get(kind, some)) for kind, some in all_.items()}
-    bounds_s = {
-        kind: own_s[kind]
+    seen_s = {kind: _low(alone.get(kind, some)) for kind, some in every.items()}
+    lone_s = {
+        kind: seen_s[kind]
         for kind, some in alone.items()
-        if sum(each.requests for each in some) >= TELLING_REQUESTS
+        if sum(each.requests for each in some) >= _TELLING_REQUESTS
     }
-    seen_s = {
-        kind: low_s if kind in alone else _bounded(kind, low_s, bounds_s)
-        for kind, low_s in own_s.items()
-    }
+    for device, size in every.keys() - alone.keys():
+        bounds_s = [
+            each_s * 2.0 ** max(0, size - other)
+            for (of, other), each_s in lone_s.items()
+            if of == device
+        ]
+        seen_s[device, size] = min([seen_s[device, size], *bounds_s])
     return Uncontended(seen_s=seen_s, measured=measured or {})
+
+
+def _low(slices: Sequence[Slice]) -> float:
+    """What a tenth of their requests did not exceed, s: the quantile of slices, by requests."""
+    left = _LOW_SHARE * sum(each.requests for each in slices)
+    for each in sorted(slices, key=lambda each: await_of(each.load)):
+        left -= each.requests
+        if left <= 0.0:
+            break
+    return await_of(each.load)
 
 
 def latency_of(slices: Sequence[Slice], alone_s: Uncontended) -> Latency | None:
     """The means of one run; None where the disks are not known or had nothing to do.
 
-    Args:
-        slices: of the run.
-        alone_s: by ``uncontended``, of all runs that this one is compared with.
+    ``alone_s`` is of all runs that this one is compared with.
     """
     requests = sum(each.requests for each in slices)
-    seconds = sum(each.interval_s for each in slices)
-    if requests <= 0.0 or seconds <= 0.0:
+    if requests <= 0.0:
         return None
     await_s = sum(await_of(each.load) * each.requests for each in slices)
-    serving_s = sum(serving_of(each, alone_s) * each.requests for each in slices)
+    serving_s = sum(_serving_of(each, alone_s) * each.requests for each in slices)
     contended_s = sum(each.interval_s for each in slices if is_contended(each, alone_s))
     busy_s = sum(each.load.busy_ratio * each.interval_s for each in slices)
-    moved = sum(each.load.total_bytes_per_s * each.interval_s for each in slices)
     return Latency(
-        requests=requests,
-        await_s=await_s / requests,
         serving_s=serving_s / requests,
         waiting_s=max(0.0, await_s - serving_s) / requests,
         busy_s=busy_s / requests,
-        contended_ratio=contended_s / seconds,
-        bytes_per_s=moved / (seconds / len({each.device for each in slices})),
+        contended_ratio=contended_s / sum(each.interval_s for each in slices),
     )
 
 
-def serving_of(each: Slice, alone_s: Uncontended) -> float:
+def _serving_of(each: Slice, alone_s: Uncontended) -> float:
     """The time that the disk served a request in this slice, by the estimate, s."""
     await_s = await_of(each.load)
     known_s = alone_s.time_s(each) if each.requests > 0.0 else None
@@ -213,25 +210,4 @@ def serving_of(each: Slice, alone_s: Uncontended) -> float:
 
 def is_contended(each: Slice, alone_s: Uncontended) -> bool:
     """Whether its requests took more than twice as long as uncontended ones: past the knee."""
-    return each.is_telling and await_of(each.load) > KNEE_WAIT * serving_of(each, alone_s)
-
-
-def _bounded(kind: Kind, low_s: float, lone_s: Mapping[Kind, float]) -> float:
-    """The least that such requests have taken, as far as lone ones of other sizes allow."""
-    device, size = kind
-    bounds = [
-        each_s * 2.0 ** max(0, size - other)
-        for (of, other), each_s in lone_s.items()
-        if of == device
-    ]
-    return min([low_s, *bounds])
-
-
-def _low(slices: Sequence[Slice]) -> float:
-    """What a tenth of their requests did not exceed, s: the quantile of slices, by requests."""
-    left = LOW_SHARE * sum(each.requests for each in slices)
-    for each in sorted(slices, key=lambda each: await_of(each.load)):
-        left -= each.requests
-        if left <= 0.0:
-            break
-    return await_of(each.load)
+    return each.is_telling and await_of(each.load) > KNEE_WAIT * _serving_of(each, alone_s)

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from iodaemon.simulator.experiment import Figure, Series
 from iodaemon.simulator.table import ranged
 from iodaemon.trial.comparing import Outcome
 from iodaemon.trial.latency import Slice, Uncontended, latency_of
-from iodaemon.trial.summary import MEASURES, Change, Run, change_of, values_of
+from iodaemon.trial.summary import MEASURES, Change, change_of, values_of
 
-BAR_WIDTH: Final = 40
-_SHORT: Final[Mapping[str, str]] = {
-    "throughput_per_s": "throughput",
-    "slowdown": "slowdown",
-    "average_runtime_s": "run time",
-    "makespan_s": "makespan",
-    "jain": "Jain index",
-    "waiting_s": "waiting",
-    "serving_s": "serving",
-}
-"""What is shown relative to the first policy; suspended time is 0 there."""
-_LESS_IS_BETTER: Final = frozenset({"average_runtime_s", "makespan_s", "waiting_s", "serving_s"})
+_BAR_WIDTH: Final = 40
 
 
 def comparison_figures(outcome: Outcome) -> tuple[Figure, ...]:
@@ -38,11 +26,15 @@ def _relative(outcome: Outcome) -> Figure:
     base, *others = outcome.policies
     series = []
     for policy in others:
-        found = [
-            (_axis_words(measure.key), change)
+        pairs = [
+            (measure, change_of(measure, outcome.runs, base=base, policy=policy))
             for measure in MEASURES
-            if measure.key in _SHORT
-            and (change := change_of(measure, outcome.runs, base=base, policy=policy)).ratio
+            if measure.short
+        ]
+        found = [
+            (f"{measure.short} ({'more' if measure.is_higher_better else 'less'})", change)
+            for measure, change in pairs
+            if change.ratio
         ]
         for words in dict.fromkeys(_claim(change) for _, change in found):
             of_those = [(name, change) for name, change in found if _claim(change) == words]
@@ -57,11 +49,6 @@ def _relative(outcome: Outcome) -> Figure:
         series=tuple(series),
         line_y=1.0,
     )
-
-
-def _axis_words(key: str) -> str:
-    """The measure, and which way is better."""
-    return f"{_SHORT[key]} ({'less' if key in _LESS_IS_BETTER else 'more'})"
 
 
 def _claim(change: Change) -> str:
@@ -114,13 +101,17 @@ def _traces(outcome: Outcome) -> tuple[Figure, ...]:
 
 
 def _trace(policy: str, slices: Sequence[Slice], name: str, base_s: Uncontended) -> Series:
-    points = []
-    for each in slices:
-        latency = latency_of([each], base_s)
-        if latency is not None and each.is_telling:
-            value = latency.waiting_s if name == "waiting" else latency.serving_s
-            points.append((each.at_s, 1000.0 * value))
-    return Series(label=policy, x=tuple(at for at, _ in points), y=tuple(y for _, y in points))
+    found = [
+        (each.at_s, latency)
+        for each in slices
+        if each.is_telling and (latency := latency_of([each], base_s)) is not None
+    ]
+    waits = name == "waiting"
+    return Series(
+        label=policy,
+        x=tuple(at_s for at_s, _ in found),
+        y=tuple(1000.0 * (each.waiting_s if waits else each.serving_s) for _, each in found),
+    )
 
 
 def _job_times(outcome: Outcome) -> Figure:
@@ -152,9 +143,9 @@ def comparison_bars(outcome: Outcome) -> list[str]:
     for measure in MEASURES:
         if measure.key in ("makespan_s", "average_runtime_s"):
             rows = {
-                policy: statistics.median(values_of(_of(outcome.runs, policy), measure.key))
+                policy: statistics.median(values)
                 for policy in outcome.policies
-                if _of(outcome.runs, policy)
+                if (values := values_of(outcome.runs, policy, measure.key))
             }
             lines += [measure.label, *bars(rows)]
     return lines
@@ -162,19 +153,9 @@ def comparison_bars(outcome: Outcome) -> list[str]:
 
 def bars(rows: Mapping[str, float]) -> list[str]:
     """One bar a line, the longest one 40 characters, with its value."""
-    most = max((value for value in rows.values() if math.isfinite(value)), default=0.0)
+    most = max(rows.values(), default=0.0) or 1.0
     width = max(map(len, rows), default=0)
     return [
-        f"  {name.ljust(width)} {'█' * _length(value, most)} {value:.2f}"
+        f"  {name.ljust(width)} {'█' * round(_BAR_WIDTH * value / most)} {value:.2f}"
         for name, value in rows.items()
     ]
-
-
-def _length(value: float, most: float) -> int:
-    if most <= 0.0 or not math.isfinite(value):
-        return 0
-    return max(0, round(BAR_WIDTH * value / most))
-
-
-def _of(runs: Iterable[Run], policy: str) -> list[Run]:
-    return [run for run in runs if run.policy == policy]

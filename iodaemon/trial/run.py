@@ -6,29 +6,32 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any, Final
 
 import msgspec
 
 from iodaemon.api.client import Client
 from iodaemon.api.model import FINAL_STATES, Job, JobSpec
+from iodaemon.core.platform import DeviceId
+from iodaemon.ending import on_ending
 from iodaemon.errors import IodaemonError, RequestError
+from iodaemon.node.devices import read_disks
+from iodaemon.node.sampler.proc_files import known, parse_meminfo
 from iodaemon.text import printable
 from iodaemon.trial.latency import Look
 from iodaemon.trial.private import Private, private
 from iodaemon.trial.site import Site
-from iodaemon.trial.watch import INTERVAL_S, watched
 
-POLL_S: Final = 0.2
-TAIL_LINES: Final = 10
-"""Of the output of a job that failed."""
-_LEAST_S: Final = 1e-6
+_POLL_S: Final = 0.25
+_INTERVAL_S: Final = 0.5
+"""Between two looks at disks and memory."""
 _FEW_LOOKS: Final = 4
 """Two of them are at the beginning and at the end."""
-
-
-Tell = Callable[[str, int, int, Mapping[str, int]], None]
-"""Takes what is being run, how many runs are done of how many, and the jobs by their state."""
+_TAIL_LINES: Final = 10
+"""Of the output of a job that failed."""
+_LEAST_S: Final = 1e-6
+_WELL: Final = ("COMPLETED", 0)
 
 
 class CommandFailedError(RequestError):
@@ -39,12 +42,45 @@ class CommandFailedError(RequestError):
         self.tail = tail
 
 
+class InterruptedTrialError(Exception):
+    """A signal asked the trial to end."""
+
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(signal_number)
+        self.signal_number = signal_number
+
+
+@contextlib.contextmanager
+def interruptible(on_signal: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    """Obey signals that end between two steps, so that what was begun is tidied up in order.
+
+    An exception out of nowhere would tear holes into the tidying itself, so further signals change
+    nothing: it takes seconds. The first one calls ``on_signal``, to say that it was heard.
+
+    Yields:
+        To be called between two steps; raises InterruptedTrialError once a signal came.
+    """
+    received: list[int] = []
+
+    def receive(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        if len(received) == 1:
+            on_signal()
+
+    def check() -> None:
+        if received:
+            raise InterruptedTrialError(received[0])
+
+    with on_ending(receive):
+        yield check
+
+
 class Raw(msgspec.Struct, frozen=True, kw_only=True):
     """What was seen of one run.
 
     Attributes:
         jobs: in the order of submission, all of them completed.
-        looks: at disks and memory, from the submission to the last end.
+        looks: from the submission to the last end.
         suspensions: so many.
     """
 
@@ -54,7 +90,6 @@ class Raw(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def makespan_s(self) -> float:
-        """Last end minus first submit."""
         last_s = max(job["ended_s"] or 0.0 for job in self.jobs)
         return max(_LEAST_S, last_s - min(job["submitted_s"] for job in self.jobs))
 
@@ -74,11 +109,10 @@ def short_notes(raws: Sequence[Raw]) -> tuple[str, ...]:
     short = sum(len(raw.looks) < _FEW_LOOKS for raw in raws)
     if not short:
         return ()
-    least_s = (_FEW_LOOKS - 2) * INTERVAL_S
     note = (
-        f"{short} of {len(raws)} runs took less than {least_s:g} s: waiting, serving and "
-        f"contention are looked at every {INTERVAL_S:g} s, and say little of them; "
-        "make their jobs larger"
+        f"{short} of {len(raws)} runs took less than {(_FEW_LOOKS - 2) * _INTERVAL_S:g} s: "
+        f"waiting, serving and contention are looked at every {_INTERVAL_S:g} s, and say little "
+        "of them; make their jobs larger"
     )
     return (note,)
 
@@ -86,41 +120,6 @@ def short_notes(raws: Sequence[Raw]) -> tuple[str, ...]:
 def run_s(job: Job) -> float:
     """From start to end, suspended time included: what Lv et al. call a job's run time."""
     return max(_LEAST_S, (job["ended_s"] or 0.0) - (job["started_s"] or 0.0))
-
-
-class Conduct(msgspec.Struct, frozen=True, kw_only=True):
-    """How runs are watched over.
-
-    Attributes:
-        check: raises where the trial is to end.
-        on_look: is given the states' codes with their numbers of jobs.
-    """
-
-    check: Callable[[], None] = lambda: None
-    on_look: Callable[[Mapping[str, int]], None] = lambda _: None
-
-
-class Course:
-    """The runs of a trial one after the other: how far it is, and whether it is to go on.
-
-    Args:
-        total: runs.
-        check: raises where the trial is to end.
-        tell: is told how far it is.
-    """
-
-    def __init__(self, total: int, *, check: Callable[[], None], tell: Tell) -> None:
-        self._total = total
-        self._begun = 0
-        self._check = check
-        self._tell = tell
-
-    def next(self, what: str) -> Conduct:
-        """Of the next run, which is called this."""
-        done, self._begun = self._begun, self._begun + 1
-        return Conduct(
-            check=self._check, on_look=lambda states: self._tell(what, done, self._total, states)
-        )
 
 
 @contextlib.contextmanager
@@ -136,26 +135,39 @@ def fresh_daemon(place: Site, settings: Mapping[str, Any]) -> Iterator[Private]:
 
 
 def run_jobs(
-    daemon: Private, specs: Sequence[JobSpec], place: Site, conduct: Conduct, *, what: str
+    daemon: Private,
+    specs: Sequence[JobSpec],
+    place: Site,
+    on_look: Callable[[Mapping[str, int]], None],
+    *,
+    what: str,
 ) -> Raw:
-    """Submit, and wait until all have ended.
+    """Submit all jobs to a daemon of theirs, and wait until they have ended.
 
     Args:
-        daemon: nothing else runs there.
-        specs: all jobs.
-        place: whose disks are watched.
-        conduct: see there.
+        on_look: is given the states' codes with their numbers of jobs; raises where the trial is to
+            end.
         what: the run, for messages.
 
     Raises:
         CommandFailedError: a job did not end well; the others are left to the daemon's end.
         RequestError: the daemon refuses a job, or has set a rule of the policy aside.
     """
-    looks: list[Look] = []
     suspended = daemon.suspensions()
-    with watched(place.devices, looks):
-        ids = daemon.client.submit(specs, daemon.environment)
-        jobs = _watch(daemon.client, f"{ids[0]}-{ids[-1]}", conduct, what)
+    looks = [_look(place.devices)]
+    ids = daemon.client.submit(specs, daemon.environment)
+    while True:
+        jobs = daemon.client.jobs(select=f"{ids[0]}-{ids[-1]}")["jobs"]
+        for job in jobs:
+            if job["state"] in FINAL_STATES and (job["state"], job["exit_code"]) != _WELL:
+                raise _failure(daemon.client, job, what)
+        on_look(Counter(job["code"] for job in jobs))
+        if all(job["state"] in FINAL_STATES for job in jobs):
+            break
+        if time.monotonic() >= looks[-1].at_s + _INTERVAL_S:
+            looks.append(_look(place.devices))
+        time.sleep(_POLL_S)
+    looks.append(_look(place.devices))
     check_rules(daemon.client.policy(), what)
     return Raw(
         jobs=tuple(sorted(jobs, key=lambda job: job["id"])),
@@ -170,9 +182,6 @@ def check_rules(policy: Mapping[str, Any], what: str) -> None:
     Args:
         policy: as the daemon shows it after the run.
         what: the run, for messages.
-
-    Raises:
-        RequestError: a rule failed.
     """
     for fault in policy.get("set_aside", ()):
         raise RequestError(
@@ -181,20 +190,15 @@ def check_rules(policy: Mapping[str, Any], what: str) -> None:
         )
 
 
-def _watch(client: Client, select: str, conduct: Conduct, what: str) -> list[Job]:
-    while True:
-        conduct.check()
-        jobs = client.jobs(select=select)["jobs"]
-        for job in jobs:
-            if job["state"] in FINAL_STATES and (job["state"], job["exit_code"]) != _WELL:
-                raise _failure(client, job, what)
-        conduct.on_look(Counter(job["code"] for job in jobs))
-        if all(job["state"] in FINAL_STATES for job in jobs):
-            return jobs
-        time.sleep(POLL_S)
+def _look(devices: Sequence[DeviceId]) -> Look:
+    return Look(at_s=time.monotonic(), devices=read_disks(devices), used_ratio=_used_ratio())
 
 
-_WELL: Final = ("COMPLETED", 0)
+def _used_ratio() -> float | None:
+    read = known("/proc/meminfo", parse_meminfo)
+    if read is None or read.available_bytes is None:
+        return None
+    return 1.0 - read.available_bytes / read.total_bytes
 
 
 def _failure(client: Client, job: Job, what: str) -> CommandFailedError:
@@ -213,6 +217,6 @@ def _tail(client: Client, job: Job) -> tuple[str, ...]:
     lines: list[str] = []
     for stream in ("stdout", "stderr") if job["stdout"] != job["stderr"] else ("stdout",):
         with contextlib.suppress(IodaemonError):
-            text = b"".join(client.logs(job["id"], stream_name=stream, tail=TAIL_LINES))
+            text = b"".join(client.logs(job["id"], stream_name=stream, tail=_TAIL_LINES))
             lines += [printable(line) for line in text.decode(errors="replace").splitlines()]
-    return tuple(line for line in lines if line.strip())[-TAIL_LINES:]
+    return tuple(line for line in lines if line.strip())[-_TAIL_LINES:]

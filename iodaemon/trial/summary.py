@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from operator import mul
 from typing import Final, Literal
 
 import msgspec
@@ -43,14 +44,16 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """One column.
 
     Attributes:
-        key: in ``Run`` and in results.
+        key: the field of ``Run``.
         label: for people, with the unit in which it is shown.
+        short: where it is shown relative to the first policy; empty: nowhere, for it is 0 there.
         per_unit: the shown unit in base units: 0.001 for ms.
         is_higher_better: which way is good. None: neither, it is what the others are had for.
     """
 
     key: str
     label: str
+    short: str
     per_unit: float = 1.0
     is_higher_better: bool | None = False
 
@@ -59,16 +62,24 @@ MEASURES: Final = (
     Measure(
         key="throughput_per_s",
         label="throughput, jobs/min",
+        short="throughput",
         per_unit=1.0 / 60.0,
         is_higher_better=True,
     ),
-    Measure(key="slowdown", label="slowdown (sum of alone/shared)", is_higher_better=True),
-    Measure(key="average_runtime_s", label="average run time, s"),
-    Measure(key="makespan_s", label="makespan, s"),
-    Measure(key="jain", label="Jain index of alone/shared", is_higher_better=True),
-    Measure(key="waiting_s", label="waiting at the disk, ms", per_unit=0.001),
-    Measure(key="serving_s", label="serving by the disk, ms", per_unit=0.001),
-    Measure(key="suspended_s", label="suspended, s in all", is_higher_better=None),
+    Measure(
+        key="slowdown",
+        label="slowdown (sum of alone/shared)",
+        short="slowdown",
+        is_higher_better=True,
+    ),
+    Measure(key="average_runtime_s", label="average run time, s", short="run time"),
+    Measure(key="makespan_s", label="makespan, s", short="makespan"),
+    Measure(
+        key="jain", label="Jain index of alone/shared", short="Jain index", is_higher_better=True
+    ),
+    Measure(key="waiting_s", label="waiting at the disk, ms", short="waiting", per_unit=0.001),
+    Measure(key="serving_s", label="serving by the disk, ms", short="serving", per_unit=0.001),
+    Measure(key="suspended_s", label="suspended, s in all", short="", is_higher_better=None),
 )
 
 
@@ -85,22 +96,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a whole workload under one policy.
 
     Attributes:
-        policy: its name.
         round: from 1.
-        makespan_s: last end minus first submit.
         throughput_per_s: eq. 3 of Lv et al.
         slowdown: eq. 4, more is better: as many as there are jobs when nobody is slowed down.
         average_runtime_s: eq. 5; suspended time counts.
         jain: index of the jobs' alone / shared: 1 when all are slowed down alike.
         suspended_s: of all jobs together.
-        suspensions: how many.
         moved_bytes: by all jobs, where that is known.
-        waiting_s: mean of the disk's requests; None: no disk is known, or it had nothing to do.
-        serving_s: the same; see ``latency``.
-        busy_s: the disk's busy time over its requests.
-        contended_ratio: part of the time in which requests took more than twice their time alone.
+        waiting_s: as the next ones of ``latency``; None: no disk is known, or it had nothing to do.
         used_ratio: most memory in use, of all the machine's; None: not known.
-        jobs: each with its times.
     """
 
     policy: str
@@ -133,13 +137,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """One policy against another in one measure.
 
     Attributes:
-        measure: its key.
-        policy: the one.
-        base: the other.
         rounds: in which both are known.
-        ratio: median of policy / base within the rounds; None where base is 0.
-        low: least of them.
-        high: greatest.
+        ratio: median of policy / base within the rounds, ``low`` and ``high`` its range; None where
+            base is 0.
         p: chance of a difference as large without any effect; None: no rounds.
         verdict: ``noise`` and ``too few rounds`` claim nothing.
     """
@@ -158,12 +158,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 def job_measures(
     jobs: Sequence[JobTime], alone_s: Mapping[str, float], makespan_s: float
 ) -> dict[str, float]:
-    """Equations 3, 4 and 5 of Lv et al., and the Jain index.
+    """Equations 3, 4 and 5 of Lv et al., and the Jain index, of the jobs of one run.
 
-    Args:
-        jobs: of one run, at least one.
-        alone_s: run time alone by kind, above 0.
-        makespan_s: of the run, above 0.
+    ``alone_s`` is the run time alone by kind.
     """
     shared_s = [job.run_s for job in jobs]
     alone = [alone_s[job.kind] for job in jobs]
@@ -184,9 +181,10 @@ def spread_of(values: Sequence[float]) -> Spread | None:
     return Spread(median=statistics.median(values), low=min(values), high=max(values))
 
 
-def values_of(runs: Iterable[Run], key: str) -> list[float]:
-    """What is known of a measure, in the order of the runs."""
-    return [value for run in runs if (value := getattr(run, key)) is not None]
+def values_of(runs: Iterable[Run], policy: str, key: str) -> list[float]:
+    """What is known of a measure under one policy, in the order of the runs."""
+    values = (getattr(run, key) for run in runs if run.policy == policy)
+    return [value for value in values if value is not None]
 
 
 def complete_rounds(runs: Sequence[Run], policies: Sequence[str]) -> tuple[Run, ...]:
@@ -198,18 +196,25 @@ def complete_rounds(runs: Sequence[Run], policies: Sequence[str]) -> tuple[Run, 
 
 
 def changes(runs: Sequence[Run], policies: Sequence[str]) -> tuple[Change, ...]:
-    """Every other policy against the first one, in every measure."""
+    """Every other policy against the first one, in every measure; none of no runs."""
     base, *others = policies
     return tuple(
         change_of(measure, runs, base=base, policy=policy)
-        for policy in others
+        for policy in (others if runs else ())
         for measure in MEASURES
     )
 
 
 def change_of(measure: Measure, runs: Sequence[Run], *, base: str, policy: str) -> Change:
     """One policy against another in one measure, by the rounds in which both are known."""
-    pairs = list(_pairs(runs, measure.key, base, policy))
+    by_round: dict[int, dict[str, float | None]] = {}
+    for run in runs:
+        by_round.setdefault(run.round, {})[run.policy] = getattr(run, measure.key)
+    pairs = [
+        (first, second)
+        for _, values in sorted(by_round.items())
+        if (first := values.get(base)) is not None and (second := values.get(policy)) is not None
+    ]
     ratios = [value / other for other, value in pairs if other > 0.0]
     spread = spread_of(ratios) if len(ratios) == len(pairs) else None
     p = chance(_differences(pairs)) if pairs else None
@@ -233,32 +238,17 @@ def chance(differences: Sequence[float]) -> float:
         differences: of pairs, at least one. Of more than 14 a sample of the changes is tried, the
             same one every time.
     """
-    seen = abs(math.fsum(differences))
-    enough = seen * (1.0 - _TIE)
-    sums = [abs(math.fsum(signed)) for signed in _signed(differences)]
+    enough = abs(math.fsum(differences)) * (1.0 - _TIE)
     is_all = len(differences) <= _ALL_SIGNS
+    rng = random.Random(1)  # noqa: S311 - no secret; the same values give the same answer
+    changed: Iterable[Sequence[float]] = (
+        product((1.0, -1.0), repeat=len(differences))
+        if is_all
+        else (rng.choices((1.0, -1.0), k=len(differences)) for _ in range(_SAMPLE))
+    )
+    sums = [abs(math.fsum(map(mul, signs, differences))) for signs in changed]
     found = sum(each >= enough for each in sums)
     return found / len(sums) if is_all else (found + 1) / (len(sums) + 1)
-
-
-def _signed(differences: Sequence[float]) -> Iterator[list[float]]:
-    if len(differences) <= _ALL_SIGNS:
-        for signs in product((1.0, -1.0), repeat=len(differences)):
-            yield [sign * each for sign, each in zip(signs, differences, strict=True)]
-        return
-    rng = random.Random(1)  # noqa: S311 - no secret; the same values give the same answer
-    for _ in range(_SAMPLE):
-        yield [each if rng.random() < 0.5 else -each for each in differences]
-
-
-def _pairs(runs: Sequence[Run], key: str, base: str, policy: str) -> Iterator[tuple[float, float]]:
-    by_round: dict[int, dict[str, float | None]] = {}
-    for run in runs:
-        by_round.setdefault(run.round, {})[run.policy] = getattr(run, key)
-    for _, values in sorted(by_round.items()):
-        first, second = values.get(base), values.get(policy)
-        if first is not None and second is not None:
-            yield first, second
 
 
 def _differences(pairs: Sequence[tuple[float, float]]) -> list[float]:

@@ -28,13 +28,16 @@ from msgspec import Meta
 from iodaemon.api.model import JobSpec
 from iodaemon.config.settings import Scalar, Topology
 from iodaemon.config.table import decode_table, read_toml
-from iodaemon.errors import ConfigError, NotFound
+from iodaemon.errors import ConfigError, NoData, NotFound, RequestError
 from iodaemon.kernels import builtin, paced
+from iodaemon.node.sampler.proc_files import parse_meminfo, read_file
+from iodaemon.node.topology import own_limits, read_topology
 from iodaemon.registry import nearest
+from iodaemon.units import format_bytes
 
-FILE_BYTES: Final = 256 << 20
+_FILE_BYTES: Final = 256 << 20
 """Of the file whose places a kernel chooses itself."""
-MOST_COUNT: Final = 10_000
+_MOST_COUNT: Final = 10_000
 PROGRAMS: Final = (*builtin.KINDS, "paced")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,39}")
 _READERS: Final = frozenset({"read", "paced", "mmap", "random", "fork"})
@@ -49,49 +52,45 @@ _OF_KERNELS: Final = (
 
 
 class JobTable(msgspec.Struct, frozen=True, kw_only=True):
-    """One ``[[job]]``: a command or a kernel, so many times."""
+    """One ``[[job]]``: a command or a kernel, so many times.
 
-    name: Annotated[str, Meta(description="for the tables [the program's, or the kernel]")] = ""
-    count: Annotated[int, Meta(description="copies of it", ge=1, le=MOST_COUNT)] = 1
-    command: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="program and arguments; in them {scratch} is a directory that is empty "
-            "before every run, {file} the copy's own file, {copy} its number from 0"
-        ),
-    ] = ()
-    cwd: Annotated[
-        str | None, Meta(description="where it runs [the directory of the workload file]")
-    ] = None
-    kernel: Annotated[
-        str | None,
-        Meta(description="a built-in program: read, paced, write, mmap, random, compute, fork"),
-    ] = None
-    size_bytes: Annotated[int, Meta(description="what the kernel moves in all")] = 0
-    file_bytes: Annotated[
-        int | None,
-        Meta(description="a file of the copy's own, to read [size; random, fork: 256 MiB]"),
-    ] = None
-    block_bytes: Annotated[
-        int | None, Meta(description="at a time [1 MiB; paced: 128 KiB; random, compute: 4 KiB]")
-    ] = None
-    rate_bytes_per_s: Annotated[
-        float | None, Meta(description="at most; paced needs it [as fast as it goes]")
-    ] = None
-    rounds: Annotated[int, Meta(description="of compute, about 0.03 s each", ge=0)] = 0
-    hold_bytes: Annotated[
-        int, Meta(description="memory of its own that the kernel has in use meanwhile", ge=0)
-    ] = 0
-    cached: Annotated[bool, Meta(description="through the page cache, not past it")] = False
-    cpus: Annotated[int, Meta(description="slots that it holds", ge=1)] = 1
-    mem_bytes: Annotated[int | None, Meta(description="memory limit")] = None
-    time_s: Annotated[float | None, Meta(description="walltime")] = None
-    io_rate_bytes_per_s: Annotated[float | None, Meta(description="declared")] = None
-    io_share: Annotated[float | None, Meta(description="declared, 0 to 1")] = None
-    no_suspend: Annotated[bool, Meta(description="is never suspended for I/O")] = False
+    Attributes:
+        name: for the tables. Empty: the program's, or the kernel.
+        count: copies of it.
+        command: program and arguments; in them {scratch} is a directory that is empty before every
+            run, {file} the copy's own file, {copy} its number from 0.
+        cwd: where it runs. None: the directory of the workload file.
+        kernel: one of ``PROGRAMS``.
+        size_bytes: what the kernel moves in all.
+        file_bytes: of a file of the copy's own, to read. None: ``size_bytes``; 256 MiB of random
+            and fork.
+        block_bytes: at a time. None: 1 MiB; 128 KiB of paced, 4 KiB of random and compute.
+        rate_bytes_per_s: at most; paced needs it. None: as fast as it goes.
+        rounds: of compute, about 0.03 s each.
+        hold_bytes: memory of its own that the kernel has in use meanwhile.
+        cached: through the page cache, not past it.
+    """
+
+    name: str = ""
+    count: Annotated[int, Meta(ge=1, le=_MOST_COUNT)] = 1
+    command: tuple[str, ...] = ()
+    cwd: str | None = None
+    kernel: str | None = None
+    size_bytes: int = 0
+    file_bytes: int | None = None
+    block_bytes: int | None = None
+    rate_bytes_per_s: float | None = None
+    rounds: Annotated[int, Meta(ge=0)] = 0
+    hold_bytes: Annotated[int, Meta(ge=0)] = 0
+    cached: bool = False
+    cpus: Annotated[int, Meta(ge=1)] = 1
+    mem_bytes: int | None = None
+    time_s: float | None = None
+    io_rate_bytes_per_s: float | None = None
+    io_share: float | None = None
+    no_suspend: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run."""
         if bool(self.command) == (self.kernel is not None):
             raise ValueError("write either command or kernel")
         if self.name and not _NAME.fullmatch(self.name):
@@ -119,7 +118,7 @@ class JobTable(msgspec.Struct, frozen=True, kw_only=True):
             return self.file_bytes
         if self.kernel not in _READERS:
             return 0
-        return FILE_BYTES if self.kernel in ("random", "fork") else self.size_bytes
+        return _FILE_BYTES if self.kernel in ("random", "fork") else self.size_bytes
 
     @property
     def output_bytes(self) -> int:
@@ -134,10 +133,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: the file's name without ``.toml``.
-        path: the file, absolute.
         directory: on the disk that the jobs use; files are made below it.
         jobs: each with a name of its own.
-        topology: as in the daemon's configuration.
         regulation: replaces values of every policy's [regulation].
     """
 
@@ -150,13 +147,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_commands(self) -> bool:
-        """Whether there is a job whose files are not known here."""
         return any(job.command for job in self.jobs)
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True):
-    """What the file holds."""
-
     job: tuple[JobTable, ...] = ()
     directory: str | None = None
     topology: Topology = Topology()
@@ -164,26 +158,24 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one run's files are.
+    """Where the files of runs are.
 
     Attributes:
         data: files that are read.
         scratch: what is written; empty before every run.
-        ledger: in which the kernels note start and end; None: nowhere.
         is_direct: whether files there can be read past the page cache.
     """
 
     data: Path
     scratch: Path
-    ledger: Path | None = None
     is_direct: bool = True
 
 
 def load_workload(path: Path, directory: str | None = None) -> Workload:
-    """The workload that the file describes.
+    """The workload that a TOML file describes.
 
     Args:
-        path: a TOML file.
+        path: of the file.
         directory: in place of the one that the file says; None: that one, else the current one.
 
     Raises:
@@ -236,33 +228,26 @@ def data_file(job: JobTable, copy: int, places: Places) -> Path:
     return places.data / f"{job.name}.{copy}"
 
 
-def needed_bytes(jobs: Sequence[JobTable], copies: Sequence[int]) -> int:
-    """Room that the files of so many copies of each take: those to read and those written."""
-    pairs = zip(jobs, copies, strict=True)
-    return sum((job.own_file_bytes + job.output_bytes) * count for job, count in pairs)
+def needed_bytes(jobs: Sequence[JobTable]) -> int:
+    """Room that the files of all copies take: those to read and those written."""
+    return sum((job.own_file_bytes + job.output_bytes) * job.count for job in jobs)
 
 
 def _words(job: JobTable, copy: int, places: Places) -> list[str]:
     data, scratch = str(data_file(job, copy, places)), str(places.scratch)
     if job.kernel is None:
         marks = {"{scratch}": scratch, "{file}": data, "{copy}": str(copy)}
-        return [_filled(word, marks) for word in job.command]
+        # only these marks are replaced: braces mean much to other programs
+        found = re.compile("|".join(map(re.escape, marks)))
+        return [found.sub(lambda mark: marks[mark[0]], word) for word in job.command]
     file = data if job.kernel in _READERS else f"{scratch}/{job.name}.{copy}"
-    if job.kernel == "paced":
-        rate, size = str(job.rate_bytes_per_s), str(job.size_bytes)
-        words = [sys.executable, "-P", "-m", "iodaemon.kernels.paced", file, "--rate", rate]
-        return [*words, "--bytes", size, "--block", str(job.step_bytes)]
-    words = [sys.executable, "-P", "-m", "iodaemon.kernels.builtin", job.kernel, file]
-    words += ["--size", str(job.size_bytes), "--block", str(job.block_bytes or 0)]
+    kind = "read" if job.kernel == "paced" else job.kernel
+    words = [sys.executable, "-P", "-m", "iodaemon.kernels.builtin", kind, file]
+    words += ["--size", str(job.size_bytes), "--block", str(job.step_bytes)]
     words += ["--rounds", str(job.rounds), "--hold", str(job.hold_bytes)]
     words += ["--rate", str(job.rate_bytes_per_s)] if job.rate_bytes_per_s else []
     words += ["--cached"] if job.cached or not places.is_direct else []
-    return words + (["--ledger", str(places.ledger)] if places.ledger else [])
-
-
-def _filled(word: str, marks: dict[str, str]) -> str:
-    """Only these marks are replaced: braces mean much to other programs."""
-    return re.sub("|".join(map(re.escape, marks)), lambda found: marks[found[0]], word)
+    return words
 
 
 def _named(jobs: Sequence[JobTable], where: str) -> tuple[JobTable, ...]:
@@ -294,11 +279,6 @@ def _check_command(job: JobTable) -> None:
 
 
 def _check_kernel(job: JobTable) -> None:
-    """Refuse a kernel that would do nothing, or could not.
-
-    Raises:
-        ValueError: names the field.
-    """
     step, kind = job.step_bytes, job.kernel or ""
     if kind not in PROGRAMS:
         raise ValueError(f"kernel is {kind!r}; {nearest(kind, PROGRAMS)}")
@@ -312,8 +292,6 @@ def _check_kernel(job: JobTable) -> None:
         raise ValueError(f"size_bytes is {job.size_bytes}; write a multiple of {step}")
     if kind in _READERS and job.own_file_bytes < step:
         raise ValueError(f"file_bytes is {job.file_bytes}; write {step} or more")
-    if kind == "paced" and job.hold_bytes:
-        raise ValueError("hold_bytes is not for paced; write kernel = 'read' with a rate")
     if kind == "paced" and job.cached:
         raise ValueError("cached is not for paced, which keeps its file out of the page cache")
     if kind == "paced" and job.rate_bytes_per_s is None:
@@ -322,3 +300,45 @@ def _check_kernel(job: JobTable) -> None:
         raise ValueError("file_bytes is below size_bytes; paced reads each byte once")
     if job.rate_bytes_per_s is not None and (job.rate_bytes_per_s <= 0 or kind == "fork"):
         raise ValueError("rate_bytes_per_s: write a rate above 0, none for fork")
+
+
+def check_fit(workload: Workload, root: Path = Path("/")) -> None:
+    """Refuse what the daemons would refuse after everything was made.
+
+    Raises:
+        ConfigError: the file's sockets do not fit the machine.
+        RequestError: a job fits on none of them; or together the jobs hold more memory than is
+            free, with a tenth of it to spare.
+    """
+    cpus, nodes = own_limits()
+    topology = workload.topology
+    try:
+        parts = read_topology(
+            root,
+            allowed_cpus=cpus,
+            allowed_nodes=nodes,
+            sockets=topology.sockets,
+            slot=topology.slot,
+        )
+    except ConfigError as error:
+        raise ConfigError(f"{workload.path}: {error}") from error
+    slots = [len(part.slots) * topology.times for part in parts]
+    widest = max(slots, default=0)
+    for number, job in enumerate(workload.jobs, start=1):
+        if job.cpus > widest:
+            raise RequestError(
+                f"{workload.path} [[job]] {number} ({job.name}): {job.cpus} cpus, a socket "
+                f"{widest} slots: lower cpus, or set oversubscribe in the file's [topology]"
+            )
+    held = sorted((job.hold_bytes for job in workload.jobs for _ in range(job.count)), reverse=True)
+    held_bytes = sum(held[: sum(slots)])
+    try:
+        available_bytes = parse_meminfo(read_file(root / "proc/meminfo")).available_bytes
+    except NoData:
+        return
+    wanted = held_bytes + held_bytes // 10
+    if held_bytes and available_bytes is not None and wanted > available_bytes:
+        raise RequestError(
+            f"{workload.path}: jobs that run together hold {format_bytes(held_bytes)}, and "
+            f"{format_bytes(available_bytes)} of memory are free: lower hold, or count"
+        )

@@ -1,11 +1,11 @@
-"""Was it the disk that answered, and did others use it? By its counters beside the readers' own."""
+"""What others do before and during a step, and whether it was the disk that answered."""
 
 import pytest
+from builders import device_load
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.calibration.beside import Moved, Witness, is_disturbed, others_bytes
-from iodaemon.calibration.busy import Busy
+from iodaemon.calibration.beside import Moved, Witness, is_disturbed, look, others_bytes, why_busy
 from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import RequestError
 from iodaemon.kernels.paced import Order, Told
@@ -37,8 +37,7 @@ class Disk:
 
 
 def told(size, ios=None):
-    had = float(size)
-    return Told(None, had, size, size // 4096 if ios is None else ios, 1.0, 0.5, 0.01, "direct")
+    return Told(None, size, size // 4096 if ios is None else ios, 1.0, 0.5)
 
 
 def witness(disk, *, is_forced=False, is_direct=True, planned=20):
@@ -172,10 +171,10 @@ def test_a_step_that_others_disturbed_is_done_again_on_other_bytes_and_the_last_
         disk.move(read=100 * MB, written=50 * MB if orders[0].offset in others else 0)
         return {0: told(100 * MB, ios=orders[0].offset)}
 
-    orders, (counted,), _ = watched.steady(do, make)
+    (counted,), _ = watched.steady(do, make)
 
     assert list(range(steps)) == made
-    assert steps - 1 == orders[0].offset == counted.ios
+    assert steps - 1 == counted.ios
 
 
 def test_where_others_are_too_many_nothing_is_done_again():
@@ -219,9 +218,9 @@ def test_our_own_writing_is_no_others():
 def test_a_machine_that_is_busy_at_the_end_is_said(is_forced):
     watched = witness(Disk(), is_forced=is_forced)
 
-    watched.look_back(Busy(cpu_ratio=0.1, loads={}))
+    watched.look_back(())
     assert watched.words == ()
-    watched.look_back(Busy(cpu_ratio=0.9, loads={}))
+    watched.look_back(why_busy(0.9, {}))
     assert watched.words == ("at the end the CPUs are busy for 90 %",)
 
 
@@ -244,3 +243,44 @@ def test_who_moves_nothing_disturbs_nobody_and_more_never_disturbs_less(
     assert not disturbed(had, 0)
     assert disturbed(read, written) <= disturbed(read, written + 1)
     assert disturbed(read, written) <= disturbed(read + 1, written)
+
+
+def load(*, busy, moved):
+    return device_load(
+        reads_per_s=10.0,
+        read_bytes_per_s=moved,
+        read_await_s=0.001,
+        queue_length=0.01,
+        busy_ratio=busy,
+        in_flight=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("cpu", "disk", "count"),
+    [
+        (0.1, load(busy=0.05, moved=1e6), 0),
+        (None, load(busy=0.05, moved=1e6), 0),
+        (0.6, load(busy=0.05, moved=1e6), 1),
+        (0.1, load(busy=0.2, moved=1e6), 1),
+        (0.1, load(busy=0.01, moved=60e6), 0),
+        (0.9, load(busy=0.9, moved=1e9), 2),
+    ],
+)
+def test_what_is_too_much_is_named(cpu, disk, count):
+    why = why_busy(cpu, {"sda": disk})
+
+    assert len(why) == count
+    assert all("sda" in text or "CPUs" in text for text in why)
+
+
+def test_only_where_busy_time_is_not_counted_bytes_say_it():
+    disk = load(busy=0.0, moved=6e6)
+
+    assert why_busy(0.1, {"sda": disk}) == ()
+    (why,) = why_busy(0.1, {"sda": disk}, frozenset({"sda"}))
+    assert "6.0 MB/s" in why
+
+
+def test_without_a_disk_a_look_at_this_machine_speaks_of_its_cpus_at_most():
+    assert all("CPUs" in text for text in look([], for_s=0.05))

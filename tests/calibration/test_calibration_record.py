@@ -52,7 +52,10 @@ def test_what_is_kept_is_read_as_it_was(points, steps):
         (b'{"calibrations": []}', "no calibration"),
         (b'{"version": 1, "calibrations": [{}]}', "no calibration"),
         (b"\xff\xfe", "no calibration"),
-        (json.dumps({"version": VERSION + 1, "x": 1}).encode(), "newer iodaemon"),
+        (
+            json.dumps({"version": VERSION + 1, "x": 1}).encode(),
+            "newer iodaemon.*; update iodaemon, or remove",
+        ),
     ],
 )
 def test_what_is_no_calibration_is_refused_in_one_line(text, told):
@@ -61,11 +64,6 @@ def test_what_is_no_calibration_is_refused_in_one_line(text, told):
 
     assert "/state/calibration.json" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_of_a_newer_version_the_program_is_to_be_updated():
-    with pytest.raises(ConfigError, match="; update iodaemon, or remove the file: "):
-        decode(json.dumps({"version": VERSION + 1}).encode(), "there")
 
 
 def test_a_new_one_takes_the_place_of_the_last_of_the_same_disks():

@@ -4,7 +4,7 @@ from builders import device_load
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.calibration.fit import SUSTAIN_ABOVE, SUSTAIN_LONE, Fit, judge
+from iodaemon.calibration.record import SUSTAIN_ABOVE, SUSTAIN_LONE, Fit, judge
 from iodaemon.core.platform import LoneTimes, ServiceTimes
 
 MB = 1e6

@@ -1,12 +1,10 @@
 """Figure 14 of a machine, in characters and as files, and a calibration in words."""
 
-import pytest
 from calibrating import MB, calibration, leaf, paced, point
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iodaemon.calibration.knee import curves
-from iodaemon.calibration.picture import draw
+from iodaemon.calibration.knee import curves, draw
 from iodaemon.cli.calibrate import draw_figure, lines_of
 
 STEPS = st.tuples(st.integers(1, 8), st.floats(1e4, 1e11), st.floats(1.0, 1e4))
@@ -36,18 +34,6 @@ def test_what_degrades_stands_above_what_does_not():
 def test_nothing_measured_is_no_picture():
     assert draw({}) == []
     assert draw_figure(calibration(loads=()), None) == ()
-
-
-def test_the_figure_is_drawn_as_files(tmp_path):
-    pytest.importorskip("matplotlib")
-
-    drawn = draw_figure(calibration(), tmp_path / "new")
-
-    assert [path.name for path in drawn] == [
-        "figure-14-sda-data-9ecd9332.svg",
-        "figure-14-sda-data-9ecd9332.png",
-    ]
-    assert all(path.stat().st_size > 1000 for path in drawn)
 
 
 def test_in_words_a_request_that_was_split_has_a_star_and_one_not_measured_a_hyphen():

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from iodaemon.calibration import plan
-from iodaemon.calibration.region import Regions
+from iodaemon.calibration.plan import Regions
 
 MIB = 1 << 20
 

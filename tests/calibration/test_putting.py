@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from calibrating import calibration, leaf
 
-from iodaemon.calibration.putting import put
-from iodaemon.calibration.store import keep, kept_file, load
+from iodaemon.calibration.store import keep, kept_file, load, put
 from iodaemon.cli import main
 from iodaemon.cli.calibrate import draw_figure
 from iodaemon.errors import ConfigError, RequestError
@@ -122,7 +121,11 @@ def test_a_figure_follows_no_link(tmp_path, victim):
     drawn = draw_figure(calibration(), tmp_path)
 
     assert drawn == first
-    assert {path.suffix for path in drawn} == {".svg", ".png"}
+    assert [path.name for path in drawn] == [
+        "figure-14-sda-data-9ecd9332.svg",
+        "figure-14-sda-data-9ecd9332.png",
+    ]
+    assert all(path.stat().st_size > 1000 for path in drawn)
     assert not any(path.is_symlink() for path in drawn)
     assert sorted(os.listdir(tmp_path)) == sorted([*(p.name for p in drawn), "victim"])
 

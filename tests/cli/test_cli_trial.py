@@ -13,8 +13,8 @@ from iodaemon.errors import RequestError
 from iodaemon.simulator.draw import lacking
 from iodaemon.simulator.experiment import Figure, Series
 from iodaemon.trial.folder import Folder
-from iodaemon.trial.machine import check_room, find_disks, find_services
 from iodaemon.trial.picture import bars
+from iodaemon.trial.site import check_room, find_disks, find_services
 from iodaemon.trial.summary import MEASURES, Change, Spread
 
 PICTURE = Figure(

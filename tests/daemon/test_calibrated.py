@@ -9,7 +9,7 @@ from calibrating import MB, calibration, leaf, point
 from process import daemon, stop
 
 from iodaemon.api.care import reload_config
-from iodaemon.calibration.fit import SUSTAIN_ABOVE
+from iodaemon.calibration.record import SUSTAIN_ABOVE
 from iodaemon.calibration.store import keep, kept_file
 from iodaemon.core import event as ev
 from iodaemon.core.controller import Controller

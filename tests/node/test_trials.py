@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from harness import cgroup_is_writable, cgroup_trees
 
-from iodaemon.trial.directory import own_directory, sweep
-from iodaemon.trial.private import MARK, private
+from iodaemon.trial.private import MARK, own_directory, private, sweep
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
@@ -28,8 +27,8 @@ import sys
 from pathlib import Path
 sys.modules["matplotlib"] = None
 from iodaemon.cli import main
-from iodaemon.trial import machine
-machine._DROP = Path("/proc/none")
+from iodaemon.trial import site
+site._DROP = Path("/proc/none")
 sys.exit(main())
 """
 """The command without what draws (seconds of every trial), on a machine whose page cache it may not

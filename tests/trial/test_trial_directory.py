@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from iodaemon.errors import RequestError
-from iodaemon.trial.directory import own_directory, sweep
+from iodaemon.trial.folder import has_meddlers
+from iodaemon.trial.private import own_directory, sweep
 from iodaemon.trial.site import site
-from iodaemon.trial.trust import find_meddler
 from iodaemon.trial.workload import load_workload
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ READER = '[[job]]\nkernel = "read"\nsize = "1 MiB"\n'
 KILLED = """
 import os
 from pathlib import Path
-from iodaemon.trial.directory import own_directory
+from iodaemon.trial.private import own_directory
 with own_directory(Path("runtime")) as base:
     with own_directory(Path("disk"), goes_with=base) as data:
         (data / "file").write_bytes(bytes(9))
@@ -48,19 +48,18 @@ def replace(path, content):
 
 
 def test_nobody_meddles_below_a_directory_of_ones_own(tmp_path):
-    assert find_meddler(tmp_path) is None
+    assert not has_meddlers(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("mode", "words"),
-    [(0o777, "may be written to by everybody"), (0o1777, None), (0o755, None), (0o700, None)],
+    ("mode", "does"), [(0o777, True), (0o1777, False), (0o755, False), (0o700, False)]
 )
-def test_everybody_meddles_where_everybody_may_rename(tmp_path, mode, words):
+def test_everybody_meddles_where_everybody_may_rename(tmp_path, mode, does):
     above = tmp_path / "above"
     (above / "own").mkdir(parents=True)
     above.chmod(mode)
 
-    assert (words and f"{above} {words}") == find_meddler(above / "own")
+    assert does == has_meddlers(above / "own")
 
 
 @of_root
@@ -68,10 +67,10 @@ def test_the_owner_of_a_directory_above_meddles_and_so_does_its_group(tmp_path):
     (tmp_path / "ann/own").mkdir(parents=True)
     os.chown(tmp_path / "ann", SOMEBODY, SOMEBODY)
 
-    assert "belongs to nobody" in find_meddler(tmp_path / "ann/own")
-    assert find_meddler(tmp_path / "ann/own", SOMEBODY) is None
+    assert has_meddlers(tmp_path / "ann/own")
+    assert not has_meddlers(tmp_path / "ann/own", SOMEBODY)
     (tmp_path / "ann").chmod(0o775)
-    assert "group nogroup" in find_meddler(tmp_path / "ann/own", SOMEBODY)
+    assert has_meddlers(tmp_path / "ann/own", SOMEBODY)
 
 
 @of_root
@@ -80,7 +79,7 @@ def test_a_link_does_not_hide_whose_directory_it_is(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "ann")
     os.chown(tmp_path / "ann", SOMEBODY, SOMEBODY)
 
-    assert str(tmp_path / "ann") in find_meddler(tmp_path / "link")
+    assert has_meddlers(tmp_path / "link")
 
 
 # -- while others meddle ---------------------------------------------------------------------------
@@ -136,7 +135,7 @@ def test_files_are_made_anew_and_not_through_what_is_there(tmp_path, monkeypatch
 
     monkeypatch.setattr(module, "data_file", with_a_link)
     workload = load_workload(tmp_path / "w.toml", str(tmp_path))
-    with pytest.raises((RequestError, OSError)) as caught, site(workload, [1]):
+    with pytest.raises((RequestError, OSError)) as caught, site(workload):
         pass
 
     assert os.strerror(errno.EEXIST) in str(caught.value)
@@ -156,7 +155,7 @@ def test_root_uses_a_directory_of_somebody_elses_by_its_descriptor(tmp_path):
     (tmp_path / "ann").mkdir()
     os.chown(tmp_path / "ann", SOMEBODY, SOMEBODY)
     workload = load_workload(tmp_path / "w.toml", str(tmp_path / "ann"))
-    with site(workload, [1]) as place:
+    with site(workload) as place:
         [name] = names(tmp_path / "ann")
         replace(tmp_path / "ann" / name, {"data": tmp_path})
         [file] = place.files
@@ -193,7 +192,7 @@ def as_another():
 def test_who_is_not_root_uses_a_shared_directory_by_its_descriptor(tmp_path, shared):
     (tmp_path / "w.toml").write_text(READER)
     workload = load_workload(tmp_path / "w.toml", str(shared))
-    with as_another(), site(workload, [1]) as place:
+    with as_another(), site(workload) as place:
         [file] = place.files
 
         assert str(file).startswith(f"/proc/{os.getpid()}/fd/")

@@ -1,14 +1,10 @@
 """Programs with a rate, on a clock that stands still for none of them."""
 
-import os
-import types
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from iodaemon.kernels import builtin as kernel
-from iodaemon.kernels import paced
 
 BLOCK = 4096
 
@@ -78,54 +74,3 @@ def test_a_rate_is_never_passed_by_more_than_a_few_blocks(took_s, per_s):
     for first, begin_s in enumerate(begun_s):
         for last in range(first, len(begun_s)):
             assert begun_s[last] - begin_s >= (last - first) / per_s - slack_s - 1e-6
-
-
-class Halting(paced.Patience):
-    """Stands still for a moment before this block."""
-
-    def __init__(self, clock, at, halt_s):
-        super().__init__(listens=False)
-        self._clock, self._left, self._halt_s = clock, at, halt_s
-
-    def is_over_after(self, wait_s):
-        self._clock.now_s += max(0.0, wait_s)
-        self._left -= 1
-        if self._left == 0:
-            self._clock.now_s += self._halt_s
-        return False
-
-
-@pytest.mark.parametrize(("catches_up", "run_s"), [(True, 4.0), (False, 6.0)])
-def test_the_paced_reader_catches_up_for_a_calibration_alone(
-    tmp_path, monkeypatch, catches_up, run_s
-):
-    clock = Clock([])
-    monkeypatch.setattr(paced, "time", types.SimpleNamespace(monotonic=clock.monotonic))
-    path = tmp_path / "file"
-    path.write_bytes(bytes(8 * BLOCK))
-    file = paced.File(str(path))
-    order = paced.Order(
-        offset=0, length=8 * BLOCK, block=BLOCK, rate=2.0 * BLOCK, catches_up=catches_up
-    )
-    told = paced.run(file, order, Halting(clock, 3, 2.5))
-    file.close()
-
-    assert 8 * BLOCK == told.bytes
-    assert pytest.approx(run_s, abs=0.51) == told.run_s
-
-
-def test_the_paced_reader_as_a_program_loses_what_it_lost(monkeypatch, tmp_path, capsys):
-    path = tmp_path / "file"
-    path.write_bytes(bytes(BLOCK))
-    seen = []
-    real = paced.run
-
-    def noted(file, order, patience):
-        seen.append(order)
-        return real(file, order, patience)
-
-    monkeypatch.setattr(paced, "run", noted)
-    paced.read_files([os.fspath(path)], [1e9], None, BLOCK)
-
-    assert [False] == [order.catches_up for order in seen]
-    assert paced.Order(offset=0, length=1).catches_up

@@ -9,8 +9,7 @@ from iodaemon.cli import compare
 from iodaemon.cli.compare import outcome_lines
 from iodaemon.errors import RequestError
 from iodaemon.simulator.draw import check
-from iodaemon.trial.comparing import Outcome
-from iodaemon.trial.document import comparison_document
+from iodaemon.trial.comparing import Outcome, comparison_document
 from iodaemon.trial.folder import Folder
 from iodaemon.trial.latency import Look, Uncontended
 from iodaemon.trial.picture import comparison_bars, comparison_figures

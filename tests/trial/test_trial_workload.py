@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from iodaemon.errors import ConfigError, NotFound, RequestError
 from iodaemon.kernels import builtin as kernel
-from iodaemon.trial.fit import check_fit
-from iodaemon.trial.workload import Places, job_spec, load_workload, needed_bytes
+from iodaemon.trial.workload import Places, check_fit, job_spec, load_workload, needed_bytes
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("workload-*.toml"))
@@ -76,12 +75,13 @@ def test_a_kernel_is_a_program_on_a_file_of_the_copys_own(tmp_path):
     assert "--cached" not in words
 
 
-def test_the_paced_reader_is_that_of_the_calibration(tmp_path):
+def test_the_paced_reader_reads_as_those_of_a_calibration_do(tmp_path):
     workload = load(tmp_path, '[[job]]\nkernel = "paced"\nsize = "8 MiB"\nrate = "1 MB/s"\n')
     words = job_spec(workload.jobs[0], 0, workload, PLACES)["command"]
 
-    assert [sys.executable, "-P", "-m", "iodaemon.kernels.paced", "/d/paced.0"] == words[:5]
-    assert ["--rate", "1000000.0", "--bytes", "8388608", "--block", "131072"] == words[5:]
+    assert ["iodaemon.kernels.builtin", "read", "/d/paced.0"] == words[3:6]
+    assert ["--size", "8388608", "--block", "131072"] == words[6:10]
+    assert ["--rate", "1000000.0"] == words[words.index("--rate") :][:2]
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_where_files_cannot_be_read_directly_kernels_go_through_the_page_cache(t
 def test_the_room_is_that_of_all_copies(tmp_path):
     workload = load(
         tmp_path,
-        '[[job]]\nkernel = "read"\nsize = "8 MiB"\n[[job]]\nkernel = "write"\nsize = "1 GiB"\n'
-        '[[job]]\nkernel = "compute"\nrounds = 3\n',
+        '[[job]]\nkernel = "read"\nsize = "8 MiB"\ncount = 2\n'
+        '[[job]]\nkernel = "write"\nsize = "1 GiB"\n[[job]]\nkernel = "compute"\nrounds = 3\n',
     )
 
-    assert 2 * (8 << 20) + (256 << 20) + 4096 == needed_bytes(workload.jobs, [2, 1, 1])
+    assert 2 * (8 << 20) + (256 << 20) + 4096 == needed_bytes(workload.jobs)
 
 
 def test_jobs_without_names_are_told_apart(tmp_path):
@@ -156,7 +156,6 @@ def test_a_directory_in_the_file_is_beside_it_and_one_that_is_given_goes_before(
             '[[job]]\nkernel = "paced"\nsize = "2 MiB"\nrate = 1\ncached = true',
             "cached is not for paced",
         ),
-        ('[[job]]\nkernel = "paced"\nsize = "2 MiB"\nrate = 1\nhold = 1', "hold is not for paced"),
         ('[[job]]\ncommand = ["x"]\nhold = 1', "hold is for kernels"),
         ('[[job]]\nkernel = "read"\nsize = "1 MiB"\nfile = 7', "file is 7; write 1048576 or more"),
         ('[[job]]\ncommand = ["x"]\nsize = "1 MiB"', "size is for kernels"),

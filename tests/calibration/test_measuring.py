@@ -1,12 +1,12 @@
-"""The test file is written for as long as there is time, however slow the disk is."""
+"""How long the test file is written, however slow the disk is; what readers had together."""
 
 import os
 
 import pytest
 
-from iodaemon.calibration import writing
+from iodaemon.calibration import measure
+from iodaemon.calibration.measure import load_of, write_file
 from iodaemon.calibration.plan import LEAST_BYTES
-from iodaemon.calibration.writing import write_file
 from iodaemon.errors import RequestError
 from iodaemon.kernels.paced import Told
 
@@ -26,7 +26,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(writing, "time", clock)
+    monkeypatch.setattr(measure, "time", clock)
     return clock
 
 
@@ -52,7 +52,7 @@ class Disk:
             blocks = min(blocks, within)
             self.clock.now_s += blocks * order.block / self.rate
         size = blocks * order.block if self.rate else 0
-        return {0: Told(None, 0.0, size, blocks, 1.0, 1.0, 1.0, "direct")}
+        return {0: Told(None, size, blocks, 1.0, 1.0)}
 
 
 def test_a_fast_disk_gets_all_of_it(clock, descriptor):
@@ -78,3 +78,15 @@ def test_of_a_slow_disk_no_order_lasts_longer_than_there_is_time(clock, descript
 def test_a_disk_that_takes_nothing_is_said(clock, descriptor):
     with pytest.raises(RequestError, match="cannot be written"):
         write_file(Disk(clock, 0), descriptor, 500 * MIB, 4.0)
+
+
+def told(moved, run_s):
+    return Told(None, moved, 4, run_s, run_s / 2)
+
+
+def test_readers_of_which_one_takes_longer_had_all_of_it_until_that_one_was_done():
+    load = load_of(2, None, [told(100, 1.0), told(300, 4.0)])
+
+    assert load.had_bytes_per_s == pytest.approx(100.0)
+    assert (2, 2) == (load.sockets, load.readers)
+    assert load.wait_s == pytest.approx(2.5 / 8)
