@@ -304,6 +304,7 @@ class Attempts:
         self.look(attempt)
 
     def cancel(self, attempt: Attempt, code: str, problem: str) -> None:
+        self._close_line(attempt)  # to kill may take a descriptor
         self._means.kill(attempt.key)
         self.fail(attempt, code, problem, is_lasting=code == "killed")
 

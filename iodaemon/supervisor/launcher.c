@@ -265,14 +265,16 @@ static int open_output(const char *path, const char *of)
 static struct launch *read_launch(void)
 {
     uint32_t size;
+    ssize_t part;
     struct launch *launch;
 
     if (recv(line, &size, sizeof size, MSG_PEEK | MSG_WAITALL) != sizeof size)
         _exit(0);
     if (!(launch = malloc(size)))
         fail("system", "", ENOMEM);
-    if (recv(line, launch, size, MSG_WAITALL) != size)
-        _exit(0);
+    for (uint32_t done = 0; done < size; done += part)          /* a signal cuts it short */
+        if ((part = recv(line, (char *)launch + done, size - done, MSG_WAITALL)) <= 0)
+            _exit(0);
     return launch;
 }
 

@@ -174,6 +174,7 @@ class Ledger:
         self.identity = ""
         self._boot: tuple[int, ...] = ()
         self._read_at = 0
+        self._open_page = 0
         self._ahead_to = 0
         self._knows_all = not from_end
         self._swept_to = self._forgotten = 0
@@ -184,6 +185,13 @@ class Ledger:
             self._take(os.pread(fd, RECORD_BYTES, 0), 0)
             self._read_at = os.fstat(fd).st_size
         self.catch_up()
+
+    def begin(self) -> None:
+        """Give it an identity, if it has none: it is new, or of a program of another form."""
+        if not self.identity:
+            values = (int.from_bytes(os.urandom(_VALUE_BYTES)), *_boot_numbers())
+            os.write(self.fd, Record(OPEN, Key(0, 0), values=values).pack())
+            self.catch_up()
 
     def catch_up(self) -> None:
         """Read what was appended since, by whomever."""
@@ -228,6 +236,7 @@ class Ledger:
         if record.kind == OPEN:
             self.identity = f"{record.values[0]:016x}"
             self._boot = tuple(record.values[1:3])
+            self._open_page = page or 0
             return
         entry = self.entries.setdefault(record.key, Entry())
         if page is not None:
@@ -304,12 +313,12 @@ class Ledger:
         self._give_back()
 
     def _give_back(self) -> None:
-        """Punch the pages that are full and in which no record is needed; the first one stays."""
+        """Punch the pages that are full and in which no record is needed."""
         if self._forgotten < _SWEEP and self._read_at < self._swept_to + _SWEEP * RECORD_BYTES:
             return
         self._swept_to, self._forgotten = self._read_at, 0
         mode = syscalls.FALLOC_PUNCH_HOLE | syscalls.FALLOC_KEEP_SIZE
-        needed = {0}.union(*(entry.pages.values() for entry in self.entries.values()))
+        needed = {self._open_page}.union(*(entry.pages.values() for entry in self.entries.values()))
         end = self._read_at // _PAGE
         for page in [page for page in self._kept if page < end and page not in needed]:
             self._kept.discard(page)
@@ -357,8 +366,5 @@ def open_ledger(path: str) -> Ledger:
             os.close(fd)
             os.rename(path, f"{path}.old")
             continue
-        if not ledger.identity:
-            values = (int.from_bytes(os.urandom(_VALUE_BYTES)), *_boot_numbers())
-            os.write(fd, Record(OPEN, Key(0, 0), values=values).pack())
-            ledger.catch_up()
+        ledger.begin()
         return ledger

@@ -64,6 +64,7 @@ class Server:
     def __init__(self, config: Config, shared: Shared, anchor: int | None) -> None:
         self._config = config
         self._ledger = Ledger(shared.ledger)
+        self._ledger.begin()
         self._means: Cgroups | Holders
         if config.cgroup == "none":
             self._means = Holders(self._ledger, config.lack, config.detail)

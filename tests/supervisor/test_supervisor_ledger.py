@@ -88,6 +88,17 @@ def test_pages_of_forgotten_attempts_are_given_back(path: Path) -> None:
     os.close(again.fd)
 
 
+def test_records_of_another_form_are_skipped_and_its_identity_stays(path: Path) -> None:
+    path.write_bytes(b"\x01" * 64 * 100)
+    ledger = open_ledger(str(path))
+    for job in range(1, 301):
+        ledger.forget(write_attempt(ledger, job))
+    again = Ledger(ledger.fd)
+
+    assert again.identity == ledger.identity
+    os.close(ledger.fd)
+
+
 def test_what_is_kept_tells_apart_who_ended_and_who_was_ended_by_the_shutdown(
     path: Path, tmp_path: Path
 ) -> None:

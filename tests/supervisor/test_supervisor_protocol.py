@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
+import signal
 import socket
+import subprocess
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +19,7 @@ import pytest
 from root_side import RootSide, wait_until
 
 from iodaemon.supervisor.anchor import SOCKET, Config, abstract_address
+from iodaemon.supervisor.launch import PROGRAM, pack, parse_launch
 from iodaemon.supervisor.protocol import LONGEST_LINE, BadInputError, LineReader, Silence, decode
 from iodaemon.supervisor.syscalls import receive
 
@@ -288,3 +293,21 @@ def test_what_was_said_before_an_end_is_heard_also_where_words_of_ours_were_not(
         theirs.close()
 
         assert [b"thaw", b""] == [receive(ours, 64), receive(ours, 64)]
+
+
+def test_a_signal_while_a_long_launch_is_read_does_no_harm(tmp_path: Path) -> None:
+    """Of the compiled launcher: recv(2) returns what there is then, in spite of MSG_WAITALL."""
+    launch = {"command": ["true"], "environment": {str(n): "x" * 100_000 for n in range(3)}}
+    record = pack(parse_launch({"launch": launch}))
+    ours, theirs = socket.socketpair()
+    with ours, theirs, (tmp_path / "ledger").open("wb") as ledger:
+        fds = (theirs.fileno(), ledger.fileno())
+        child = subprocess.Popen([PROGRAM, *map(str, fds), "-1", "1.1"], pass_fds=fds)
+        theirs.close()
+        ours.sendall(record[:50_000])
+        wait_until(lambda: fcntl.ioctl(ours, termios.TIOCOUTQ, bytes(4)) == bytes(4))
+        child.send_signal(signal.SIGTERM)
+        ours.sendall(record[50_000:])
+
+        assert child.pid == json.loads(ours.recv(100))["pid"]
+    assert 0 == child.wait()

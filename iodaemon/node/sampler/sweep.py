@@ -174,8 +174,8 @@ class Job:
             return [] if self.holder is None else tree_of(children_of(self.holder))
         try:
             if is_full:
-                below = known(f"{self._cgroup}/cgroup.stat", bytes)
-                self._has_below = below is not None and NONE_BELOW not in below
+                self._has_below = True  # where nobody can tell
+                self._has_below = NONE_BELOW not in read_file(f"{self._cgroup}/cgroup.stat")
             if self._has_below:
                 return read_members(self._cgroup)
             text = self._procs.read()
