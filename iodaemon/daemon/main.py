@@ -153,6 +153,15 @@ class _Daemon:
         driver, door = self._assemble(journal, timeline, restored, await self._find_disks())
         for warning in self._force.policy.cautions(driver.state.platform):
             log.warning('event=warned text="%s"', warning)
+        self._reloading = Reloading(
+            driver,
+            self._force,
+            read=self._read,
+            offers=lambda: door.backend.offers,
+            changed=self._tidying.set,
+            measured=self._measured,
+            retried=self._rule_watch.forgive,
+        )
         async with AsyncExitStack() as opened:
             opened.push_async_callback(self._let_go, driver, door)
             await door.open()
@@ -165,15 +174,6 @@ class _Daemon:
             with spoken_of(self._state_dir, "state_dir"):
                 note_boot(self._state_dir, read_boot_id(), door.ledger)
             reach("daemon.noted")
-            self._reloading = Reloading(
-                driver,
-                self._force,
-                read=self._read,
-                offers=door.backend.offers,
-                changed=self._tidying.set,
-                measured=self._measured,
-                retried=self._rule_watch.forgive,
-            )
             scene = Scene(
                 driver,
                 supervisor_problem=lambda: door.problem,

@@ -60,7 +60,10 @@ def highest_job(outputs: Path, running: Iterable[tuple[Key, int]]) -> int:
         PermissionError: it may not be looked at.
     """
     ids = [key.job for key, _ in running]
-    ids += [key.job for key, status in _outputs_in(outputs) if status.st_size]
+    for key, entry in _outputs_in(outputs):
+        with suppress(FileNotFoundError):
+            if entry.stat(follow_symlinks=False).st_size:
+                ids.append(key.job)
     return max((number for number in ids if number < _LARGEST_ID), default=0)
 
 
@@ -74,8 +77,10 @@ def find_old_outputs(
     """
     old: dict[Key, bool] = {}
     try:
-        for key, status in _outputs_in(outputs):
-            old[key] = old.get(key, True) and status.st_mtime < before_s
+        for key, entry in _outputs_in(outputs):
+            with suppress(OSError):  # of this one, which is gone or cannot be looked at
+                modified_s = entry.stat(follow_symlinks=False).st_mtime
+                old[key] = old.get(key, True) and modified_s < before_s
         return sorted(
             key
             for key, is_old in old.items()
@@ -85,13 +90,12 @@ def find_old_outputs(
         return []
 
 
-def _outputs_in(outputs: Path) -> Iterator[tuple[Key, os.stat_result]]:
+def _outputs_in(outputs: Path) -> Iterator[tuple[Key, os.DirEntry[str]]]:
     """Each file whose name is that of an attempt's output or report."""
     with suppress(FileNotFoundError), os.scandir(outputs) as entries:
         for entry in entries:
-            with suppress(ValueError, FileNotFoundError):
-                key = parse_key(entry.name.removesuffix(".report"))
-                yield key, entry.stat(follow_symlinks=False)
+            with suppress(ValueError):
+                yield parse_key(entry.name.removesuffix(".report")), entry
 
 
 def _is_kept(job: Job | None, before_s: float) -> bool:

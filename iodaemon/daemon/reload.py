@@ -62,12 +62,12 @@ class Reloading:
         force: InForce,
         *,
         read: Read,
-        offers: Collection[type],
+        offers: Callable[[], Collection[type]],
         changed: Callable[[], None] = lambda: None,
         measured: Measured | None = None,
         retried: Callable[[], None] = lambda: None,
     ) -> None:
-        """Reload for this driver, whose backend performs the decisions in ``offers``.
+        """Reload for this driver, whose backend performs the decisions that ``offers`` returns.
 
         Args:
             changed: called when something else is in force.
@@ -113,7 +113,7 @@ class Reloading:
         config = self._read()
         with import_again():
             policy = policy_of(config)
-            check_offers(policy.rules, self._offers, self._force.config.backend)
+            check_offers(policy.rules, self._offers(), self._force.config.backend)
         devices = self._driver.state.platform.devices
         return config, policy, self._measured.read(devices) if self._measured else devices
 

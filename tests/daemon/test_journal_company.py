@@ -102,9 +102,14 @@ def test_of_a_job_that_a_later_batch_removes_nothing_is_left(journal):
     request = Request(first_id=JobId(1), jobs=1, uid=0, key="k", digest="d")
     first = batch(BEGUN, jobs=2, minutes=(row,), requests=(request,))
 
-    journal.write(join([first, Batch(removed=(JobId(1),))]), lambda _: None)
+    joined = join([first, Batch(removed=(JobId(1),))])
+    journal.write(joined, lambda _: None)
     journal.flush()
 
+    # Not even to be written: a disk that is full refused it.
+    assert ((job(2),), (), (), ()) == (
+        joined.jobs, joined.transitions, joined.minutes, joined.requests,
+    )  # fmt: skip
     assert ([], ()) == (journal.steps(JobId(1)), journal.minutes(JobId(1)))
     assert ((job(2),), ()) == (journal.restore().jobs, journal.restore().requests)
 

@@ -1,5 +1,7 @@
 """What the supervisor's files know: jobs that the journal does not, and output that may go."""
 
+import contextlib
+import errno
 import os
 import subprocess
 
@@ -114,6 +116,24 @@ def test_output_stays_as_long_as_the_record_of_its_job_whatever_time_it_has(
     make(tmp_path, "1.1", 1.0)
 
     assert ([] if is_kept else [Key(1, 1)]) == found(tmp_path, [job(1, **fields)])
+
+
+class Damaged:
+    """An entry whose inode the disk cannot read."""
+
+    name = "3.1"
+
+    def stat(self, *, follow_symlinks):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_file_that_cannot_be_looked_at_keeps_no_other_one(tmp_path, monkeypatch):
+    for name in ("1.1", "4.1"):
+        make(tmp_path, name, 1.0)
+    entries = [*os.scandir(tmp_path), Damaged()]
+    monkeypatch.setattr(os, "scandir", lambda _: contextlib.nullcontext(entries[::-1]))
+
+    assert [Key(1, 1), Key(4, 1)] == found(tmp_path)
 
 
 def test_while_records_cannot_be_read_all_output_stays(tmp_path):

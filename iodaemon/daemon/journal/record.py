@@ -157,8 +157,18 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         return bool(steps) and begun and not others
 
 
+_OF_JOBS: Final = (
+    ("transitions", attrgetter("job_id")),
+    ("minutes", attrgetter("job_id")),
+    ("requests", attrgetter("first_id")),
+)
+
+
 def join(batches: Sequence[Batch]) -> Batch:
-    """One batch with the effect of these, in order: of each job only its newest record is left."""
+    """One batch with the effect of these, in order: of each job only its newest record is left.
+
+    Nothing is left of a job that one of them removes: a disk that is full could not take it.
+    """
     if len(batches) == 1:
         return batches[0]
     jobs: dict[JobId, Job] = {}
@@ -174,8 +184,11 @@ def join(batches: Sequence[Batch]) -> Batch:
             joined[name] = {key: value for each in values for key, value in each.items()}
         else:
             joined[name] = tuple(chain.from_iterable(values))
-    joined["jobs"] = tuple(job for _, job in sorted(jobs.items()))
+    joined["jobs"] = tuple(job for job_id, job in sorted(jobs.items()) if job_id not in removed)
     joined["removed"] = tuple(sorted(removed))
+    if removed:
+        for name, id_of in _OF_JOBS:
+            joined[name] = tuple(each for each in joined[name] if id_of(each) not in removed)
     return Batch(**joined)
 
 

@@ -315,7 +315,8 @@ def merge(db: sqlite3.Connection, before: Path | None) -> Merged:
     for job_id in sorted({*live, *changed}):
         _take(db, job_id)
     _lose_events(db, newest)
-    for job in decode_jobs(row for row in load.unfinished_jobs(db) if row[0] in gone):
+    unknown = frozenset(gone)
+    for job in decode_jobs(row for row in load.unfinished_jobs(db) if row[0] in unknown):
         _give_up(db, job)
     store.raise_meta(db, next_id=then["next_id"])
     store.store_meta(db, {"anchor_s": then.get("anchor_s")})
@@ -326,7 +327,7 @@ def merge(db: sqlite3.Connection, before: Path | None) -> Merged:
     db.execute("DETACH DATABASE old")
     parts = (
         ("taken over because they hold CPUs", live),
-        ("had gone on since", tuple(job_id for job_id in changed if job_id not in live)),
+        ("had gone on since", tuple(sorted({*changed} - {*live}))),
         ("ended since, how is not known", gone),
     )
     return Merged(tuple((words, ids) for words, ids in parts if ids), left)
