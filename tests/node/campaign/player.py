@@ -163,7 +163,8 @@ class Player:
     def kill_launcher(self):
         """And no child of it, which has its name until it executes its command."""
         for pid in self.server.of_role("iod-launcher"):
-            if not is_of_job(pid):
+            state = read_state(pid)
+            if state is not None and name_of(state.parent) != "iod-holder" and not is_of_job(pid):
                 end(pid)
 
     def kill_holder(self, job):
