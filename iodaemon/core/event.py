@@ -201,7 +201,7 @@ class TimerFired(_Event, frozen=True):
 
 
 class StartsBlocked(_Event, frozen=True):
-    """Starts are impossible for now, says this side; empty ``problem``: not for its sake."""
+    """Why this side can start no job now; an empty ``problem``: it can again."""
 
     problem: str
     source: Literal["journal", "node"] = "node"

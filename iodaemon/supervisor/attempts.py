@@ -27,7 +27,7 @@ _SCAN_EVERY_S: Final = 0.05
 _TELL_WITHIN_S: Final = 0.002
 """After it has begun. A job that has ended by then is told of once."""
 _SETTLE_S: Final = 1.0
-"""For a child that may have read its EXEC record to append it; then it is killed."""
+"""How long a child that may have read its EXEC record has to append it; then it is killed."""
 _LOOKS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _CONTINUE_S: Final = 6.0
 """script(1) stops itself once more when its child stopped."""
@@ -147,8 +147,9 @@ class Attempts:
         self._scanned_s = self.clean_s = 0.0
 
     def _on_children(self) -> None:
-        """A child of some kind has ended; the next scan will find all that do. As many ends would
-        make many scans, a signal of a child is listened for again after that.
+        """A child of some kind has ended; the next scan finds all that have.
+
+        Signals of children are listened for again only after that: many ends are few scans.
         """
         syscalls.read_signals(self._children)
         self._loop.want(self._children, read=False)
@@ -304,7 +305,7 @@ class Attempts:
         self.look(attempt)
 
     def cancel(self, attempt: Attempt, code: str, problem: str) -> None:
-        self._close_line(attempt)  # to kill may take a descriptor
+        self._close_line(attempt)  # killing may need a descriptor
         self._means.kill(attempt.key)
         self.fail(attempt, code, problem, is_lasting=code == "killed")
 

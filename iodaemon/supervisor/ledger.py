@@ -187,7 +187,7 @@ class Ledger:
         self.catch_up()
 
     def begin(self) -> None:
-        """Give it an identity, if it has none: it is new, or of a program of another form."""
+        """Give it an identity, if it has none: it is new, or its records have another form."""
         if not self.identity:
             values = (int.from_bytes(os.urandom(_VALUE_BYTES)), *_boot_numbers())
             os.write(self.fd, Record(OPEN, Key(0, 0), values=values).pack())

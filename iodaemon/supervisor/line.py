@@ -77,8 +77,10 @@ class Loop:
 
 
 class Line:
-    """A connection that is never waited for. ``unsent`` is sent by ``flush``, now or once the other
-    side reads; until then its handler is called when that is so.
+    """A connection that is never waited for.
+
+    ``flush`` sends what is in ``unsent``. Where the other side does not take all of it, the handler
+    is called once it takes more.
     """
 
     def __init__(self, line: socket.socket, loop: Loop, handler: Callable[[], None]) -> None:

@@ -94,7 +94,7 @@ def record_as_begun(root: RootSide, key: Key, pid: int, ticks: int) -> None:
 def test_a_wish_for_what_is_about_to_run_is_kept(
     make_root: Callable[..., RootSide], stranger: int
 ) -> None:
-    """As after the death of a supervisor between ``go`` and EXEC."""
+    """As after the death of a supervisor that had handed out EXEC to a child."""
     root = make_root("cgroup")
     daemon = root.connect()
     root.job_cgroup("1.1").mkdir()

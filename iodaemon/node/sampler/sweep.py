@@ -174,7 +174,7 @@ class Job:
             return [] if self.holder is None else tree_of(children_of(self.holder))
         try:
             if is_full:
-                self._has_below = True  # where nobody can tell
+                self._has_below = True  # stays so if the file cannot be read
                 self._has_below = NONE_BELOW not in read_file(f"{self._cgroup}/cgroup.stat")
             if self._has_below:
                 return read_members(self._cgroup)

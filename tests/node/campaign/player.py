@@ -161,7 +161,7 @@ class Player:
         self._kill("iod-anchor")
 
     def kill_launcher(self):
-        """And no child of it, which has its name until it executes its command."""
+        """And no child of it or of a holder, which has its name until it executes its command."""
         for pid in self.server.of_role("iod-launcher"):
             state = read_state(pid)
             if state is not None and name_of(state.parent) != "iod-holder" and not is_of_job(pid):
