@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -25,6 +25,12 @@ _UPDATE_LIFE: Final = (
 _INSERT_LIFE: Final = (
     "INSERT INTO life (state, ended_s, holds, record, job_id) VALUES (?, ?, ?, ?, ?)"
 )
+_ADD_ENVIRONMENT: Final = "INSERT INTO environment VALUES (?, ?) ON CONFLICT DO NOTHING"
+_ADD_REQUEST: Final = "INSERT INTO request VALUES (?, ?, ?, ?, ?)"
+_PUT_SAMPLE: Final = "INSERT OR REPLACE INTO sample VALUES (?, ?)"
+_PUT_TRACE: Final = "INSERT OR REPLACE INTO trace VALUES (?, ?, ?, ?, ?)"
+"""Of a run that is there already the later import stays."""
+_PUT_FORGOTTEN: Final = "INSERT OR REPLACE INTO forgotten VALUES (?, ?, ?)"
 _ADD_MINUTE: Final = (
     "INSERT INTO usage VALUES (?, ?, ?, ?, ?) ON CONFLICT (job_id, minute) DO UPDATE SET "
     "read_bytes = read_bytes + excluded.read_bytes, "
@@ -53,25 +59,26 @@ def store(db: sqlite3.Connection, batch: Batch, next_id: int, next_event: int) -
     Returns:
         The id of the next event.
     """
-    environments = [(key, encode(dict(env))) for key, env in batch.environments.items()]
-    db.executemany("INSERT INTO environment VALUES (?, ?) ON CONFLICT DO NOTHING", environments)
     store_jobs(db, batch.jobs, next_id)
-    next_event = store_events(db, map(step_row, batch.transitions), next_event)
-    next_event = store_events(db, map(note_row, batch.notes), next_event)
-    db.executemany(_ADD_MINUTE, map(msgspec.structs.astuple, batch.minutes))
-    requests = map(msgspec.structs.astuple, batch.requests)
-    db.executemany("INSERT INTO request VALUES (?, ?, ?, ?, ?)", requests)
-    remove_jobs(db, batch.removed)  # with what was written above of a job that a batch removes
-    samples = [(sample.at_s, _encode_sample(sample)) for sample in batch.samples]
-    db.executemany("INSERT OR REPLACE INTO sample VALUES (?, ?)", samples)
-    if batch.traces:  # of a run that is there already the later import stays
-        rows = [
+    events = [*map(step_row, batch.transitions), *map(note_row, batch.notes)]
+    next_event = store_events(db, events, next_event)
+    as_tuple = msgspec.structs.astuple
+    rows: dict[str, list[tuple[Any, ...]]] = {
+        _ADD_ENVIRONMENT: [(key, encode(dict(env))) for key, env in batch.environments.items()],
+        _ADD_MINUTE: [as_tuple(each) for each in batch.minutes],
+        _ADD_REQUEST: [as_tuple(each) for each in batch.requests],
+        _PUT_SAMPLE: [(each.at_s, _encode_sample(each)) for each in batch.samples],
+        _PUT_TRACE: [
             (each.uid, each.name, each.log, each.imported_s, encode(each)) for each in batch.traces
-        ]
-        db.executemany("INSERT OR REPLACE INTO trace VALUES (?, ?, ?, ?, ?)", rows)
+        ],
+        _PUT_FORGOTTEN: [(each.key.uid, each.key.shown, each.at_s) for each in batch.forgotten],
+    }
+    for statement, each in rows.items():
+        if each:
+            db.executemany(statement, each)
+    remove_jobs(db, batch.removed)  # with what was written above of a job that a batch removes
+    if batch.traces:
         db.execute(_DROP_SURPLUS, (MOST_TRACES,))
-    forgotten = [(each.key.uid, each.key.shown, each.at_s) for each in batch.forgotten]
-    db.executemany("INSERT OR REPLACE INTO forgotten VALUES (?, ?, ?)", forgotten)
     for kind, lesson in batch.lessons.items():
         if lesson is None:
             db.execute("DELETE FROM lesson WHERE kind = ?", (kind,))

@@ -272,9 +272,8 @@ class Journal(JournalReader):
         Raises:
             JournalError: one of the files was removed or replaced.
         """
-        found = _identities(self.path)
         for file, identity in self._files.items():
-            if found.get(file) != identity:
+            if _identity(file) != identity:
                 raise JournalError(
                     f"{file} was removed or replaced while the daemon runs, and what is written "
                     "would be lost; put it back, or stop the daemon and restore a copy "
@@ -292,11 +291,15 @@ class Journal(JournalReader):
                 log.exception("event=journal_bug")
 
 
-def _identities(path: Path) -> dict[Path, tuple[int, int]]:
+def _identities(path: Path) -> dict[str, tuple[int, int]]:
     """Device and inode of the journal's files that are there."""
-    found = {}
-    for file in (path, path.with_name(f"{path.name}-wal")):
-        with suppress(FileNotFoundError):
-            status = os.stat(file)
-            found[file] = (status.st_dev, status.st_ino)
-    return found
+    found = ((file, _identity(file)) for file in (str(path), f"{path}-wal"))
+    return {file: identity for file, identity in found if identity is not None}
+
+
+def _identity(file: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(file)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
