@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from iodaemon.core.decision import Start
@@ -22,7 +21,7 @@ def launch_record(
     platform: Platform,
     environment: Mapping[str, str],
     *,
-    api_socket: Path,
+    api_socket: str,
     open_files: int,
     fence: Fence = "socket",
     processes: int | None = None,
@@ -62,7 +61,7 @@ def launch_record(
     }
 
 
-def _told(job: Job, start: Start, cpus: Sequence[int], api_socket: Path) -> dict[str, str]:
+def _told(job: Job, start: Start, cpus: Sequence[int], api_socket: str) -> dict[str, str]:
     """What its command finds in its environment.
 
     A job that shares cores finds all CPUs of its socket in the list and is told of one: so many
@@ -76,7 +75,7 @@ def _told(job: Job, start: Start, cpus: Sequence[int], api_socket: Path) -> dict
         "IOD_CPU_SOCKET": str(start.partition),
         "IOD_CPUS": str(job.spec.cpus),
         "IOD_CPU_LIST": ",".join(map(str, cpus)),
-        "IOD_API_SOCKET": str(api_socket),
+        "IOD_API_SOCKET": api_socket,
     }
     if (request := job.spec.scratch) is not None:
         storage = (

@@ -361,7 +361,7 @@ class _Daemon:
             return driver, SimulatedDoor(
                 platform, timeline, driver.post, lambda job_id: state.jobs[job_id].spec.command
             )
-        open_files = raise_open_files()
+        open_files, api_socket = raise_open_files(), str(config.socket_path)
 
         def launch_of(start: Start) -> Mapping[str, Any]:
             job = state.jobs[start.job_id]
@@ -370,7 +370,7 @@ class _Daemon:
                 start,
                 platform,
                 driver.environments.get(job.spec.environment_id),
-                api_socket=config.socket_path,
+                api_socket=api_socket,
                 open_files=open_files,
                 fence=self._force.config.topology.fence,
                 processes=self._force.config.max_processes,

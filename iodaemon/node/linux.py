@@ -396,6 +396,8 @@ class LinuxNode:
             key = parse_key(message["key"])
             if (attempt := self._find(key)) is not None:
                 self._on_report(attempt, message)
+            elif self._synced is None:
+                pass  # what the journal has is not known here yet
             elif message["state"] == "running":
                 log.warning(
                     "event=stranger attempt=%s pid=%s problem=%r", key, message["pid"], STRANGER

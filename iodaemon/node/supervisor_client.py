@@ -11,6 +11,7 @@ import contextlib
 import logging
 import math
 import os
+import socket
 import subprocess
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -22,7 +23,7 @@ from iodaemon.errors import BackendError
 from iodaemon.node.condition import find_full_or_read_only, why_silent
 from iodaemon.supervisor import anchor, protocol
 from iodaemon.supervisor.failpoint import reach
-from iodaemon.supervisor.protocol import BadInputError, LineReader, Message
+from iodaemon.supervisor.protocol import LineReader, Message
 from iodaemon.supervisor.syscalls import peer_of
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,6 @@ _POLL_S: Final = 0.01
 _SILENT_S: Final = 3.0
 """A beat is answered within 31 ms beside 5,000 exits."""
 _MOST_BETWEEN_BEATS_S: Final = 1.0
-_READ_BYTES: Final = 1 << 18
 
 
 def start_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -58,6 +58,23 @@ def encode_wish(wish: str, **fields: object) -> bytes:
         return msgspec.json.encode(message) + b"\n"
     except UnicodeEncodeError:  # half a surrogate pair, as a variable that is not UTF-8 has
         return protocol.encode(message)
+
+
+class _Line(asyncio.Protocol):
+    """One connection; ``over`` is done when it has ended."""
+
+    def __init__(self, take: Callable[[Message], None]) -> None:
+        self.over = asyncio.get_running_loop().create_future()
+        self._take = take
+        self._lines = LineReader()
+
+    def data_received(self, data: bytes) -> None:
+        for line in self._lines.feed(data):
+            self._take(msgspec.json.decode(line))
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
 
 
 class SupervisorClient:
@@ -95,7 +112,7 @@ class SupervisorClient:
         self._on_trouble = on_trouble
         self._child: subprocess.Popen[bytes] | None = None
         self._spawned_s = -math.inf
-        self._writer: asyncio.StreamWriter | None = None
+        self._transport: asyncio.WriteTransport | None = None
         self._unsent = bytearray()
         self._connected = asyncio.Event()
         self._is_closing = self._is_replaced = False
@@ -123,9 +140,9 @@ class SupervisorClient:
 
     async def open(self) -> None:
         """Reach or start a supervisor, and keep in touch from now on; raises BackendError."""
-        reader = await self._connect()
+        line = await self._connect()
         self._connected.set()
-        self._tasks = [start_task(self._stay_connected(reader)), start_task(self._keep_beating())]
+        self._tasks = [start_task(self._stay_connected(line)), start_task(self._keep_beating())]
 
     async def close(self) -> bool:
         """Leave: jobs run on, and a supervisor without jobs ends. Returns whether it answered."""
@@ -156,19 +173,19 @@ class SupervisorClient:
         self.send(encode_wish(wish, **fields))
         if wish == "freeze":
             self.flush()
-        return self._writer is not None
+        return self._transport is not None
 
     def send(self, line: bytes) -> None:
         """Send an encoded wish, together with all others of this turn of the event loop."""
-        if self._writer is not None:
+        if self._transport is not None:
             if not self._unsent:
                 asyncio.get_running_loop().call_soon(self.flush)
             self._unsent += line
 
     def flush(self) -> None:
         """Send all wishes now."""
-        if self._writer is not None and self._unsent:
-            self._writer.write(bytes(self._unsent))
+        if self._transport is not None and self._unsent:
+            self._transport.write(bytes(self._unsent))
         self._unsent.clear()
 
     async def beat(self, within_s: float) -> None:
@@ -245,16 +262,16 @@ class SupervisorClient:
             self.problem = problem
             self._on_trouble(problem)
 
-    async def _stay_connected(self, reader: asyncio.StreamReader) -> None:
+    async def _stay_connected(self, line: _Line) -> None:
         while True:
-            await self._read(reader)
+            await line.over
             self._hang_up()
             if self._is_closing:
                 return
             log.warning("event=supervisor_lost pid=%d", self.pid)
             while True:
                 try:
-                    reader = await self._connect()
+                    line = await self._connect()
                     break
                 except BackendError as error:
                     self._tell_trouble(str(error))
@@ -264,18 +281,6 @@ class SupervisorClient:
             log.info("event=supervisor_connected pid=%d means=%s", self.pid, means)
             self._connected.set()
             self._on_connected()
-
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        lines = LineReader()
-        while True:
-            try:
-                data = await reader.read(_READ_BYTES)
-            except OSError:
-                return
-            if not data:
-                return
-            for line in lines.feed(data):
-                self._take(msgspec.json.decode(line))
 
     def _take(self, message: Message) -> None:
         if "protected" in message:  # of each beat, and when the anchor dies
@@ -287,6 +292,8 @@ class SupervisorClient:
             what = f"scratch {message['scratch']}"
         elif "left" in message:
             what = "left"
+        elif "hello" in self._answers and ("hello" in message or "error" in message):
+            what = "hello"
         else:
             self._on_message(message)
             return
@@ -297,71 +304,72 @@ class SupervisorClient:
     def _hang_up(self) -> None:
         self._connected.clear()
         self._unsent.clear()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
         answers, self._answers = self._answers, {}
         for answer in answers.values():
             if not answer.done():
                 answer.set_exception(ConnectionError("the supervisor is gone"))
                 answer.exception()  # whoever waits for it hears of it; else nobody has to
 
-    async def _connect(self) -> asyncio.StreamReader:
+    async def _connect(self) -> _Line:
         """A connection to a supervisor that has said hello; BackendError if none answers."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _ANSWER_WITHIN_S
         while True:
-            reader = await self._open_line()
-            with contextlib.suppress(ConnectionError):  # it was just about to end
-                if reader is not None and await self._greet(reader):
-                    return reader
+            line = await self._open_line()
+            if line is not None and await self._greet(line):  # else it was just about to end
+                return line
             self._hang_up()
             if loop.time() > deadline_s:
                 raise BackendError(self._why_unreachable())
             await asyncio.sleep(_POLL_S)
 
-    async def _open_line(self) -> asyncio.StreamReader | None:
+    async def _open_line(self) -> _Line | None:
         """Connect to its socket, or to its second address if somebody removed that."""
+        loop = asyncio.get_running_loop()
         path = os.path.join(self._config.runtime, anchor.SOCKET)
         for address in (path, anchor.abstract_address(self._config)):
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             try:
-                reader, writer = await asyncio.open_unix_connection(address)
+                await loop.sock_connect(connection, address)
+                pid, uid = peer_of(connection)
+                if uid in (0, os.geteuid()):  # nothing is read from anybody else
+                    self._transport, line = await loop.create_unix_connection(
+                        lambda: _Line(self._take), sock=connection
+                    )
+                    self.hello = {**self.hello, "pid": pid}
+                    return line
             except (FileNotFoundError, ConnectionError):
-                continue
+                pass
             except OSError as error:
+                connection.close()
                 raise BackendError(f"{path}: {error.strerror}") from error
-            pid, uid = peer_of(writer.get_extra_info("socket"))
-            if uid in (0, os.geteuid()):
-                self._writer = writer
-                self.hello = {**self.hello, "pid": pid}
-                return reader
-            writer.close()
+            connection.close()
         if not self._config.is_service:  # there systemd does
             self._start_if_none()
         return None
 
-    async def _greet(self, reader: asyncio.StreamReader) -> bool:
+    async def _greet(self, line: _Line) -> bool:
         """Whether it said hello; False if the connection ended, BackendError if it is of no use.
 
         A supervisor of another release is asked to become the installed program, which ends the
         connection.
         """
         for wish in ("hello", "reexec"):
+            answer = self._expect("hello")
             self.wish(wish, protocol=protocol.VERSION, state=self._state)
-            try:
-                async with asyncio.timeout(_ANSWER_WITHIN_S):
-                    answer: Message = {}
-                    while "hello" not in answer:
-                        if not (line := await reader.readline()):
-                            return False
-                        answer = protocol.decode(line)
-                        if "error" in answer:
-                            raise BackendError(f"the supervisor refuses: {answer['error']}")
-            except ConnectionError:
-                return False
-            except (TimeoutError, BadInputError) as error:
-                raise BackendError(self.why_silent()) from error
-            self.hello = answer["hello"]
+            await asyncio.wait(
+                {answer, line.over}, timeout=_ANSWER_WITHIN_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not answer.done():
+                if line.over.done():
+                    return False
+                raise BackendError(self.why_silent())
+            if "error" in (message := answer.result()):
+                raise BackendError(f"the supervisor refuses: {message['error']}")
+            self.hello = message["hello"]
             if self.hello.get("protocol") == protocol.VERSION:
                 reach("client.greeted")
                 return True

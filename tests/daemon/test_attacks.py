@@ -6,7 +6,6 @@ import os
 import random
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from decoding import decode_submission
@@ -274,9 +273,7 @@ def test_any_submission_is_refused_or_can_be_passed_on():
             continue
         [heeded], _ = adjust(made.jobs, None, {})
         job = job_maker(heeded, 1000, environment_key(made.environment))(JobId(1), 0.0)
-        launch = launch_record(
-            job, start, machine, made.environment, api_socket=Path("/s"), open_files=9
-        )
+        launch = launch_record(job, start, machine, made.environment, api_socket="/s", open_files=9)
         line = encode({"wish": "prepare", "key": "1.1", "launch": launch})
         [passed_on] = LineReader().feed(line)
         read = parse_launch(decode(passed_on))

@@ -167,7 +167,7 @@ def launched(shares, **request):
     disk = msgspec.structs.replace(TIERS[0].disks[0], filesystem="2049")
     storage = Storage(nodes=(StorageNode(id="fast", disks=(disk,)),))
     tiers = (msgspec.structs.replace(TIERS[0], storage=storage), TIERS[1])
-    return launch_record(made, start, MACHINE, {}, api_socket=Path("/s"), open_files=1, tiers=tiers)
+    return launch_record(made, start, MACHINE, {}, api_socket="/s", open_files=1, tiers=tiers)
 
 
 def test_the_node_is_told_of_the_disks_and_of_what_is_copied():

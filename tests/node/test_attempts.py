@@ -212,6 +212,24 @@ def test_what_an_adopted_job_used_is_unknown_until_the_supervisor_says_it(tmp_pa
     assert [first, 7] == [counters.read_bytes for counters in samples]
 
 
+def test_the_end_of_a_job_that_the_daemon_does_not_know_yet_is_not_forgotten(tmp_path):
+    async def play(node):
+        ended = {"key": "1.1", **ENDED}
+        node._on_message(ended)
+        adopting = asyncio.create_task(
+            node.adopt([job(state=JobState.RUNNING)], same_boot=True, ledger="11")
+        )
+        await settle()
+        node._on_message(ended)
+        node._on_message({"synced": 1})
+        await adopting
+
+    posted, asked = with_node(tmp_path, play)
+
+    assert ("forget", "1.1") not in asked
+    assert [0] == [event.exit.code for event in posted if isinstance(event, ev.JobExited)]
+
+
 def test_a_job_that_was_started_by_this_daemon_has_used_nothing_before(tmp_path, holder):
     async def play(node):
         node.perform(start(1))
