@@ -15,10 +15,10 @@ from iodaemon.core.controller import WALLTIME_GRACE_S
 from iodaemon.core.decision import Cap, Evidence, LimitState, TrialStep
 from iodaemon.core.handlers import wait_ends_s
 from iodaemon.core.job import Job, JobId, JobState, Phase, Reason, resume_command
-from iodaemon.core.limits import why_infeasible, why_not_ready
+from iodaemon.core.limits import DRAIN, INFEASIBLE, OLD_SCRATCH, USER_LIMIT
 from iodaemon.core.regulator import Shadow
 from iodaemon.core.rule import Rules
-from iodaemon.core.state import CONTENTION, TURN, State
+from iodaemon.core.state import BLOCKED, CONTENTION, TURN, State
 from iodaemon.core.stock import NO_SPACE, Stock, candidates, could_ever_hold
 from iodaemon.core.storage import Tier
 from iodaemon.core.view import NO_SLOTS
@@ -64,29 +64,27 @@ FEWER_OR_MORE: Final = "one of those that contend ends, or more of them at once 
 
 def why_it_waits(state: State, job: Job, now_s: float, account: str) -> Explanation:
     """Why this pending job has not started; ``account`` is what the admission says of it."""
-    told = text_of(state.reason(job.id))
-    if why_infeasible(state.platform, state.stock, job) is not None:
-        return plain(
-            job, f"can never start: {told}", f"the machine is changed, or 'iod cancel {job.id}'"
-        )
-    if state.starts_blocked:
-        return plain(
-            job, f"waits, as every job now: {told}", "that is mended; it then starts by itself"
-        )
-    if state.drain is not None:
+    reason = state.reason(job.id)
+    assert reason is not None, "a job that waits has a reason to"
+    code, told = reason.code, reason.text
+    if code == INFEASIBLE:
+        until = f"the machine is changed, or 'iod cancel {job.id}'"
+        return plain(job, f"can never start: {told}", until)
+    if code == BLOCKED:
+        until = "that is mended; it then starts by itself"
+        return plain(job, f"waits, as every job now: {told}", until)
+    if code == DRAIN and state.drain is not None:
         lasted = duration(now_s - state.drain.since_s)
         until = "'iod drain --off' by an administrator; it keeps its place in the queue"
         return plain(job, f"waits, as every job now: {told}, for {lasted}", until)
-    if why_not_ready(job) is not None:
+    if code == OLD_SCRATCH:
         return _kept_by_its_past(state, job, now_s, told)
-    delayed_s = state.delayed.get(job.id)
-    if delayed_s is not None:
-        left = duration(delayed_s - now_s)
+    if reason is job.reason and job.id in state.delayed:
+        left = duration(state.delayed[job.id] - now_s)
         is_so = f"could not be started: {told}; its command has not run"
         return plain(job, is_so, f"the next attempt, in {left}")
-    limit = state.users.limit_of(job)
-    if limit is not None:
-        return _kept_by_limit(state, job, limit)
+    if code == USER_LIMIT:
+        return _kept_by_limit(state, job, reason)
     return _in_the_queue(state, job, now_s, account)
 
 

@@ -61,6 +61,8 @@ largest that can be submitted these are 100 MB."""
 KEPT_TRIALS: Final = 20
 """The last steps of finding out how many jobs should contend; the journal keeps all of them."""
 
+BLOCKED: Final = "Blocked"
+"""The word for a job that waits because no job can start now."""
 TURN: Final = "IoTurn"
 """The word for a job that waits for its turn to do I/O."""
 CONTENTION: Final = "Contention"
@@ -239,22 +241,24 @@ class State:
     def reason(self, job_id: JobId) -> Reason | None:
         """Why the job is where it is; None for a job that simply runs or completed."""
         job = self.jobs[job_id]
-        if job.reason is not None:
-            return job.reason
-        if job.waits_for_turn:
+        if job.state is JobState.PENDING:
+            return self._why_pending(job)
+        if job.reason is None and job.waits_for_turn:
             return self.waits.get(job_id) or Reason(code=TURN, text="waits for its turn to do I/O")
-        if job.state is not JobState.PENDING:
-            return None
-        if (never := why_infeasible(self.platform, self.stock, job)) is not None:
-            return never
-        if self.starts_blocked:
-            return Reason(code="Blocked", text=self.starts_blocked)
-        if self.drain is not None:
-            return self.drain.why
-        if (unready := why_not_ready(job)) is not None:
-            return unready
-        told = self.users.limit_of(job) or self.queue_reason(job_id)
-        return told or self.users.sharing.behind
+        return job.reason
+
+    def _why_pending(self, job: Job) -> Reason:
+        """The first that keeps it from starting: it alone for ever, all jobs, it alone for now."""
+        return (
+            why_infeasible(self.platform, self.stock, job)
+            or (Reason(code=BLOCKED, text=self.starts_blocked) if self.starts_blocked else None)
+            or (None if self.drain is None else self.drain.why)
+            or why_not_ready(job)
+            or job.reason
+            or self.users.limit_of(job)
+            or self.queue_reason(job.id)
+            or self.users.sharing.behind
+        )
 
     @property
     def unfreed(self) -> list[Free]:

@@ -207,6 +207,10 @@ def test_a_start_that_failed_for_now_is_tried_again(rig):
     is_so = "could not be started: no process; its command has not run"
     assert (is_so, "the next attempt, in 4 s") == told(rig, rig.job())
 
+    then(rig, ev.DrainBegun(at_s=7.0, by="root", reason="a new disk"))
+    drained = "nothing starts, the node is drained by root: a new disk"
+    assert f"waits, as every job now: {drained}, for 3 s" == told(rig, rig.job())[0]
+
 
 @pytest.mark.parametrize(
     ("fields", "more", "until"),
