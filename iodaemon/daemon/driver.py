@@ -331,14 +331,18 @@ class Driver:
         self.backend.prepare([each for each in later if isinstance(each, Start)])
 
         self._write(events, plan, tuple(later))
-        self.counts.take(plan, self.state.jobs)
         for event in events:
             if isinstance(event, ev.SampleTaken):
                 self.pace.end(self.controller.rules.regulation.timeslice_s)
                 self.after_sample()
         self._wake_at(plan.wake_at_s)
         self.watch.notify()
-        asyncio.get_running_loop().call_soon(log_plan, plan)  # after what is to be sent
+        # Not before the loop has waited once: what is to be sent is, and the journal's thread runs.
+        asyncio.get_running_loop().call_soon(self._tell, plan)
+
+    def _tell(self, plan: Plan) -> None:
+        self.counts.take(plan, self.state.jobs)
+        log_plan(plan)
 
     def _write(
         self, events: Sequence[ev.Event], plan: Plan, decisions: tuple[Decision, ...]
