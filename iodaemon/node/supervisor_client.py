@@ -318,9 +318,13 @@ class SupervisorClient:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _ANSWER_WITHIN_S
         while True:
-            line = await self._open_line()
-            if line is not None and await self._greet(line):  # else it was just about to end
-                return line
+            try:
+                line = await self._open_line()
+                if line is not None and await self._greet(line):  # else it was just about to end
+                    return line
+            except BackendError:
+                self._hang_up()
+                raise
             self._hang_up()
             if loop.time() > deadline_s:
                 raise BackendError(self._why_unreachable())
