@@ -70,7 +70,11 @@ class _Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for line in self._lines.feed(data):
-            self._take(msgspec.json.decode(line))
+            try:
+                message = msgspec.json.decode(line, type=dict)
+            except msgspec.DecodeError:
+                message = {"error": "what it says is no message of this protocol"}
+            self._take(message)
 
     def connection_lost(self, _: Exception | None) -> None:
         if not self.over.done():
