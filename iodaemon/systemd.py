@@ -28,7 +28,7 @@ def is_unit() -> bool:
 
 def notify(*words: str) -> None:
     """Tell systemd, for example ``READY=1`` or ``STATUS=...``; nobody may be listening."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line, contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
         line.settimeout(_NOTIFY_S)
         if _connect(line):
             line.sendall("\n".join(words).encode())

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -69,6 +70,8 @@ log = logging.getLogger(__name__)
 _PRUNE_EVERY_S: Final = 3600.0
 _KEEP_SAMPLES_S: Final = 86400.0
 """Raw samples are kept for a day: they are large, and only written when asked for."""
+_TELL_EVERY_S: Final = 60.0
+"""That connections are not accepted."""
 _SOCKET_EVERY_S: Final = 1.0
 _GC_THRESHOLDS: Final = (20_000, 20, 50)
 """Python's own are 700, 10, 10."""
@@ -124,6 +127,7 @@ class _Daemon:
         self._passed: Passed | None = None
         self._measured: Measured | None = None
         self._rule_watch = RuleWatch(watch_path(config))
+        self._accepts_told_s = 0.0
 
     async def live(self) -> int:
         """Open, serve, close; 1 after a failure of our own, with its traceback in the log.
@@ -432,7 +436,9 @@ class _Daemon:
         """A bug: stop in order, so that nothing stays frozen, and say what it was."""
         error = context.get("exception")
         if _is_about_accepting(context):
-            log.warning("event=not_accepted problem=%s", error)
+            if self._accepts_told_s <= (now_s := time.monotonic()):  # 16 come at once
+                log.warning("event=not_accepted problem=%s", error)
+                self._accepts_told_s = now_s + _TELL_EVERY_S
             return
         log.critical("event=failed message=%r", context.get("message"), exc_info=error)
         self._failure = self._failure or error or IodaemonError(str(context.get("message")))

@@ -70,7 +70,11 @@ class _Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         for line in self._lines.feed(data):
-            self._take(msgspec.json.decode(line))
+            try:
+                message = msgspec.json.decode(line, type=dict)
+            except msgspec.DecodeError:
+                message = {"error": "what it says is no message of this protocol"}
+            self._take(message)
 
     def connection_lost(self, _: Exception | None) -> None:
         if not self.over.done():
@@ -332,27 +336,35 @@ class SupervisorClient:
 
     async def _open_line(self) -> _Line | None:
         """Connect to its socket, or to its second address if somebody removed that."""
-        loop = asyncio.get_running_loop()
         path = os.path.join(self._config.runtime, anchor.SOCKET)
         for address in (path, anchor.abstract_address(self._config)):
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             try:
-                await loop.sock_connect(connection, address)
-                pid, uid = peer_of(connection)
-                if uid in (0, os.geteuid()):  # nothing is read from anybody else
-                    self._transport, line = await loop.create_unix_connection(
-                        lambda: _Line(self._take), sock=connection
-                    )
-                    self.hello = {**self.hello, "pid": pid}
+                if (line := await self._open_at(address)) is not None:
                     return line
             except (FileNotFoundError, ConnectionError):
                 pass
-            except OSError as error:
-                connection.close()
+            except OSError as error:  # also where no descriptor is left
                 raise BackendError(f"{path}: {error.strerror}") from error
-            connection.close()
         if not self._config.is_service:  # there systemd does
             self._start_if_none()
+        return None
+
+    async def _open_at(self, address: str) -> _Line | None:
+        """Connect. None if it is another user's, from whom nothing is read; raises OSError."""
+        loop = asyncio.get_running_loop()
+        with contextlib.ExitStack() as opened:
+            connection = opened.enter_context(
+                socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            )
+            await loop.sock_connect(connection, address)
+            pid, uid = peer_of(connection)
+            if uid in (0, os.geteuid()):
+                self._transport, line = await loop.create_unix_connection(
+                    lambda: _Line(self._take), sock=connection
+                )
+                self.hello = {**self.hello, "pid": pid}
+                opened.pop_all()
+                return line
         return None
 
     async def _greet(self, line: _Line) -> bool:

@@ -457,8 +457,13 @@ class Attempts:
             self._look_again(attempt)
 
     def _seek_exit(self, attempt: Attempt) -> None:
-        """Nothing lives, and nobody has said how it ended: a tracer, the anchor, or nobody."""
+        """Nothing lives in it, and nobody has said how it ended: a tracer, the anchor, or nobody.
+
+        A first process that was taken out of its cgroup says so itself, unless it was to be killed.
+        """
         self.scan()
+        if attempt.pidfd >= 0 and not attempt.is_killed:
+            return
         self._ledger.catch_up()
         is_late = attempt.looks >= _LOST_AFTER
         if self._ledger.entries[attempt.key].status is None and is_late:

@@ -19,6 +19,7 @@ signalled and killed, but not held any more.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
@@ -275,7 +276,7 @@ class Holders:
         """No zombie's cgroup tells its job."""
 
     def find_holder(self, key: Key) -> int | None:
-        """Its pid; None: it has ended, or was never made."""
+        """Its pid; None: it has ended, or was never made. One that its job stopped goes on."""
         entry = self._ledger.entries.get(key)
         if entry is None or not entry.holder:
             return None
@@ -283,7 +284,12 @@ class Holders:
         state = read_state(pid)
         is_one = state is not None and state.name == HOLDER and state.letter not in "ZX"
         is_ours = is_one and state is not None and state.uid == os.geteuid()
-        return pid if is_ours and has_started_at(pid, ticks) else None
+        if not (is_ours and has_started_at(pid, ticks)):
+            return None
+        if state is not None and state.letter == "T":
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        return pid
 
     def find_jobs(self) -> list[Key]:
         """Those that are held."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import stat
 import struct
@@ -330,7 +331,9 @@ class Ledger:
         return self._boot == _boot_numbers()
 
 
+@functools.cache
 def read_boot_id() -> str:
+    """Read once: a process does not outlive a boot, and later no descriptor may be left."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -17,10 +18,11 @@ from iodaemon.supervisor.anchor import Config
 from iodaemon.supervisor.cgroup import Cgroups
 from iodaemon.supervisor.failpoint import reach
 from iodaemon.supervisor.holder import Holders, fork_holder
-from iodaemon.supervisor.launch import NO_ARGUMENTS, PROGRAM
+from iodaemon.supervisor.launch import LAUNCHER, NO_ARGUMENTS, PROGRAM
 from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.line import Loop
 from iodaemon.supervisor.protocol import Limits
+from iodaemon.supervisor.reap import read_state, send
 from iodaemon.supervisor.syscalls import say
 
 UNCOMPILED: Final = "IOD_PYTHON_LAUNCHER"
@@ -48,6 +50,11 @@ def _is_compiled() -> bool:
     return False
 
 
+def _is_stopped_launcher(pid: int) -> bool:
+    state = read_state(pid)
+    return state is not None and (state.letter, state.name) == ("T", LAUNCHER)
+
+
 class Orders:
     """Keeps a launcher, and gives it orders as long as it takes them."""
 
@@ -59,7 +66,7 @@ class Orders:
         self._launcher: socket.socket | None = None
         self._readers = "-1" if config.daemon_gid is None else str(config.daemon_gid)
         self._is_compiled = _is_compiled()
-        self._launched_s = 0.0
+        self._launched_s, self._launcher_pid = 0.0, 0
         self._queue: dict[Key, tuple[Limits, Done]] = {}
         self._under_way: dict[Key, float] = {}
         self._most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -112,6 +119,7 @@ class Orders:
                 made = error
             else:
                 self._under_way[key] = time.monotonic()
+                self._loop.call_in(_SLOW_S, LAUNCHER, self._look_after_launcher)
             del self._queue[key]
             done(made)
 
@@ -126,9 +134,10 @@ class Orders:
         try:
             words = [*map(str, fds), self._readers]
             if self._is_compiled:
-                root.spawn([PROGRAM, *words], fds)
+                self._launcher_pid = root.spawn([PROGRAM, *words], fds)
             else:
-                root.spawn(root.command("launcher", *words), fds, syscalls.HEARD)
+                command = root.command("launcher", *words)
+                self._launcher_pid = root.spawn(command, fds, syscalls.HEARD)
         except OSError as error:
             say(f"no launcher can be started ({error.strerror}); it is tried again")
             ours.close()
@@ -142,6 +151,17 @@ class Orders:
         ours.setblocking(False)  # noqa: FBT003
         self._launcher = ours
         self._loop.add(ours.fileno(), self._on_launcher)
+
+    def _look_after_launcher(self) -> None:
+        """Continue one that was stopped: a job of a user's own daemon has the right to, and nobody
+        else's would start. While children are under way it is looked at every ``_SLOW_S``.
+        """
+        if self._launcher is None or not self._under_way:
+            return
+        if _is_stopped_launcher(self._launcher_pid):
+            say("somebody stopped the launcher; it goes on")
+            send([self._launcher_pid], signal.SIGCONT, _is_stopped_launcher)
+        self._loop.call_in(_SLOW_S, LAUNCHER, self._look_after_launcher)
 
     def _on_launcher(self) -> None:
         """It says nothing: the line has ended, or takes orders again."""

@@ -44,7 +44,7 @@ from iodaemon.supervisor.ledger import Key, Ledger, parse_key
 from iodaemon.supervisor.line import DaemonLine, Loop
 from iodaemon.supervisor.orders import Orders
 from iodaemon.supervisor.protocol import BadInputError, Message
-from iodaemon.supervisor.reap import read_small
+from iodaemon.supervisor.reap import is_stopped, read_small, send
 from iodaemon.supervisor.scratch import Desk, write_in_time
 from iodaemon.supervisor.syscalls import say
 
@@ -88,7 +88,7 @@ class Server:
         self._owner_path, self._owner = os.path.join(config.runtime, _OWNER), b""
         with contextlib.suppress(OSError):
             self._owner = read_small(self._owner_path)
-        self._is_left = False
+        self._is_left = self._is_anchor_stopped = False
         self._is_terminated = self._is_leaving = False
         own, least = os.geteuid(), config.min_uid
         uids = (own, own) if least is None else (least, (1 << 32) - 2)
@@ -138,6 +138,11 @@ class Server:
 
     def _beat_anchor(self) -> None:
         self._tell_anchor(b"beat")
+        was_stopped = self._is_anchor_stopped
+        self._is_anchor_stopped = self._anchor is not None and is_stopped(anchor := os.getppid())
+        if self._is_anchor_stopped and was_stopped:  # a job of a user's own daemon may do that
+            say("somebody stopped the anchor; it goes on")
+            send([anchor], signal.SIGCONT, is_stopped)
         if isinstance(self._means, Holders):
             for attempt in self._attempts.all.values():
                 if attempt.wants_still and attempt.stage not in OVER:

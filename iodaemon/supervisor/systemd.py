@@ -80,13 +80,13 @@ def notify(*words: str) -> bool:
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not is_heard():
         return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
-        line.settimeout(_NOTIFY_S)
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+            line.settimeout(_NOTIFY_S)
             line.connect("\0" + address[1:] if address[0] == "@" else address)
             line.sendall("\n".join(words).encode())
-        except OSError:
-            return False
+    except OSError:
+        return False
     return True
 
 

@@ -347,6 +347,7 @@ def test_a_job_that_was_taken_out_of_its_cgroup_holds_nothing_for_itself(service
     for key in ("1.1", "2.1"):
         pid = service.start("exec sleep 600", key)["pid"]
         (service.root.cgroup / "away/cgroup.procs").write_text(f"{pid}")
+    service.daemon.sync(**{"1_1": "run", "2_1": "run"})  # a daemon that is restarted has all seen
     service.daemon.say("kill", key="2.1")
     lost = service.daemon.await_state("2.1", "lost")
 

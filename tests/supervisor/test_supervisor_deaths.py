@@ -50,6 +50,24 @@ def test_exit_codes_survive_the_death_of(role: str, root: RootSide) -> None:
     assert 4 == daemon.await_state("4.1", "ended")["exit"]["code"]
 
 
+def test_what_a_job_stops_of_the_root_side_goes_on(
+    means: str, make_root: Callable[..., RootSide]
+) -> None:
+    """A job of a user's own daemon has the right to; its parent is the supervisor or its holder."""
+    root = make_root(means, grace_s=1.0)
+    daemon = root.connect()
+    launchers = [str(root.role("iod-launcher"))] if means == "cgroup" else []
+    for number, pid in enumerate(["$PPID", str(root.process.pid), *launchers], 1):
+        daemon.run(f"{number}.1", "sh", "-c", f"kill -STOP {pid}; exit 3")
+
+        assert 3 == daemon.await_state(f"{number}.1", "ended")["exit"]["code"]
+
+    daemon.run("9.1", "sh", "-c", "exit 9")
+
+    assert 9 == daemon.await_state("9.1", "ended")["exit"]["code"]
+    wait_until(lambda: state_of(root.process.pid) != "T", "an anchor that goes on")
+
+
 def test_supervisors_that_die_leave_no_open_file_to_the_anchor(root: RootSide) -> None:
     def count_open() -> int:
         root.connect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -156,6 +157,11 @@ class Server:
                 return answer
         except (RequestError, JournalError) as error:
             return error_answer(find_status(error), error_text(error))
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            text = "too many files are open in the daemon or on this machine; ask again later"
+            return error_answer(503, refused(text, "unavailable"))
         except web.RequestPayloadError:
             text = f"{request.method} {request.path}: the body is not encoded as its header says"
             return error_answer(400, refused(text))

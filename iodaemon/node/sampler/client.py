@@ -237,11 +237,16 @@ class SamplerClient:
                 touched[JobId(row.job)] = track
         for job, attempt, lines in answer.files:
             if (track := self._find(job, attempt)) is not None:
-                found = None if lines is None else chain(*map(self._find_devices, lines))
-                track.take_look(None if found is None else frozenset(found))
+                track.take_look(None if lines is None else self._look_at(lines))
                 touched[JobId(job)] = track
         for track in touched.values():
             track.count()
+
+    def _look_at(self, lines: Iterable[str]) -> frozenset[DeviceId] | None:
+        try:
+            return frozenset(chain(*map(self._find_devices, lines)))
+        except OSError:  # no descriptor is left
+            return None
 
     def _find(self, job: int, attempt: int) -> Track | None:
         """None if the job ended since the sweep began, or has another attempt."""
