@@ -4,13 +4,14 @@ import contextlib
 import shutil
 import sqlite3
 
+import builders
 import pytest
 from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iodaemon.core.decision import Transition
-from iodaemon.core.job import Job, JobId, JobSpec, JobState
+from iodaemon.core.job import JobState
 from iodaemon.core.platform import Partition, Platform, Slot
 from iodaemon.core.state import State
 from iodaemon.daemon.journal.backup import back_up
@@ -23,17 +24,10 @@ S = JobState
 
 def job(job_id, state, *, slot=None):
     live = state in (S.STARTING, S.RUNNING)
-    return Job(
-        id=JobId(job_id),
-        spec=JobSpec(command=("true",), environment_id=f"env{job_id}"),
-        uid=1000,
-        state=state,
-        since_s=1.0,
-        submitted_s=1.0,
-        attempt=1 if live or state in (S.COMPLETED, S.FAILED) else 0,
-        slots=(slot if slot is not None else job_id,) if live else (),
-        partition=0 if live else None,
-        ended_s=2.0 if state.is_final else None,
+    fields = {"slots": (job_id if slot is None else slot,)} if live else {}
+    attempt = 1 if live or state in (S.COMPLETED, S.FAILED) else 0
+    return builders.job(
+        job_id, state=state, at_s=2.0, environment_id=f"env{job_id}", attempt=attempt, **fields
     )
 
 
