@@ -1,33 +1,39 @@
-"""A daemon that cannot start says why in one line; one that can, does."""
+"""A daemon that cannot start says why in one line; one that can, does, and ends in order."""
 
-import fcntl
+from __future__ import annotations
+
+import contextlib
 import os
+import resource
+import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from harness import MARK, PATIENCE_S, Server, is_listening, until
 from process import (
     await_read,
     command,
     daemon,
-    environment,
     fails,
+    iod,
     read_until,
-    ready,
     stop,
     wait_until,
 )
 
+import iodaemon
 from iodaemon.cli import main
-from iodaemon.config import check_offers, load_policy
-from iodaemon.core.decision import Kill, Reject, Start, Stop
 from iodaemon.daemon.journal.writer import Journal
-from iodaemon.errors import ConfigError
-from iodaemon.registry import shipped
+from iodaemon.supervisor import anchor
+from iodaemon.systemd import is_unit
 
 pytestmark = pytest.mark.node
+
 
 HOPELESS = 78
 """systemd does not try again (RestartPreventExitStatus=)."""
@@ -64,23 +70,26 @@ def cannot_start(places, tmp_path, capsys, monkeypatch):
     return call
 
 
-def configured(tmp_path, text):
-    path = tmp_path / "config.toml"
-    path.write_text(text)
-    return "--config", str(path)
-
-
 # -- it starts and stops ---------------------------------------------------------------------------
 
 
-def test_a_daemon_serves_and_stops_cleanly(places):
+def test_a_daemon_serves_and_a_signal_ends_it_with_an_answer_to_who_waits(places):
     state, runtime = places
     with daemon(state, runtime) as (client, process):
-        [job_id] = client.submit([{"command": ["exit=3"]}], {})
-        assert 3 == client.wait([job_id])["jobs"][0]["exit_code"]
-        told = stop(process)
+        [ended, runs] = client.submit([{"command": ["exit=3"]}, {"command": ["compute=1000s"]}], {})
+        assert 3 == client.wait([ended])["jobs"][0]["exit_code"]
+        with socket.socket(socket.AF_UNIX) as waiting:
+            waiting.connect(str(runtime / "iod.sock"))
+            body = b'{"ids":[%d],"timeout_s":30}' % runs
+            head = b"POST /v1/wait HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+            waiting.sendall(head + body)
+            await_read(waiting)
+            client.jobs()  # in its turn after what was read before
+            told = stop(process)
+            answer = waiting.recv(1 << 16)
 
     assert 0 == process.returncode
+    assert b'"finished":false' in answer
     assert "event=ready" in told
     assert "event=stopped" in told
     assert "Traceback" not in told
@@ -89,34 +98,24 @@ def test_a_daemon_serves_and_stops_cleanly(places):
     assert 0o600 == ((state / "journal.db").stat().st_mode & 0o777)
 
 
-def test_ids_go_on_after_a_restart_and_finished_jobs_are_known(places):
+def test_after_a_kill_the_socket_is_replaced_jobs_are_known_and_ids_go_on(places):
     state, runtime = places
-    with daemon(state, runtime) as (client, _):
+    with daemon(state, runtime) as (client, process):
         ids = client.submit([{"command": ["exit=3"]}, {"command": ["x"], "hold": True}], {})
         client.wait(ids[:1])
-    with daemon(state, runtime) as (client, _):
+        stop(process, signal.SIGKILL)
+    assert (runtime / "iod.sock").is_socket()
+    with daemon(state, runtime) as (client, process):
         jobs = client.jobs(all_jobs=True)["jobs"]
         assert [("FAILED", 3), ("HELD", None)] == [(j["state"], j["exit_code"]) for j in jobs]
         assert [3] == client.submit([{"command": ["exit=0"]}], {})
+        told = stop(process, signal.SIGINT)
+
+    assert 0 == process.returncode
+    assert "Traceback" not in told
 
 
-def test_the_socket_of_a_killed_daemon_is_replaced(places):
-    state, runtime = places
-    with daemon(state, runtime) as (_, process):
-        stop(process, signal.SIGKILL)
-    assert (runtime / "iod.sock").is_socket()
-    with daemon(state, runtime) as (client, _):
-        assert [] == client.jobs()["jobs"]
-
-
-def test_a_socket_that_another_has_put_in_place_of_its_own_is_left_there(places):
-    path = places[1] / "iod.sock"
-    with daemon(*places) as (_, process), socket.socket(socket.AF_UNIX) as other:
-        path.unlink()
-        other.bind(str(path))
-        stop(process)
-
-        assert path.is_socket()
+# -- it starts and stops ---------------------------------------------------------------------------
 
 
 def test_more_connections_than_files_do_not_end_the_daemon(places):
@@ -153,15 +152,6 @@ def test_a_second_daemon_on_the_same_directories_is_refused(places, tmp_path):
         assert [] == client.jobs()["jobs"]
 
 
-def test_a_lock_held_by_anybody_is_respected(places, cannot_start):
-    places[0].mkdir(mode=0o700)
-    with (places[0] / "daemon.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        code, line = cannot_start()
-
-    assert (HOPELESS, True) == (code, "a daemon runs already" in line)
-
-
 # -- places ----------------------------------------------------------------------------------------
 
 
@@ -187,8 +177,7 @@ def test_a_directory_of_another_user_is_refused(places, cannot_start, which):
     assert f"; '{cure}' as root, or set another {key}" in line
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o770, 0o702])
-@pytest.mark.parametrize("which", [0, 1], ids=["state_dir", "runtime_dir"])
+@pytest.mark.parametrize(("which", "mode"), [(0, 0o1777), (0, 0o702), (1, 0o770)])
 def test_a_directory_that_others_may_write_to_is_refused(places, cannot_start, which, mode):
     places[which].mkdir()
     places[which].chmod(mode)
@@ -230,14 +219,6 @@ def test_a_file_in_place_of_a_directory_is_refused(places, cannot_start, which):
     assert (HOPELESS, True) == (code, f"{places[which]} is no directory; move it away" in line)
 
 
-def test_a_directory_below_a_file_is_refused(cannot_start, tmp_path):
-    (tmp_path / "file").write_text("")
-
-    code, line = cannot_start(state=tmp_path / "file" / "state")
-
-    assert (HOPELESS, True) == (code, "Not a directory" in line)
-
-
 def test_a_directory_in_place_of_the_socket_is_refused(places, cannot_start):
     (places[1] / "iod.sock").mkdir(parents=True)
     places[1].chmod(0o700)
@@ -249,90 +230,6 @@ def test_a_directory_in_place_of_the_socket_is_refused(places, cannot_start):
     assert "iod.sock cannot be used" in line
 
 
-# -- configuration ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('polcy = "default"', "unknown key 'polcy'; did you mean 'policy'?"),
-        ("[regulation]\nio_bund = 1", "did you mean 'io_bound'?"),
-        ('[regulation]\nio_bound = "0 MB/s"', "a finite number above 0"),
-        ("[regulation]\nio_bound = [1]", "io_bound"),
-        ('[regulation]\nrule = "magic"', "unknown regulation rule 'magic'"),
-        ('policy = "defualt"', "did you mean 'default'?"),
-        ('policy = "/nowhere/mine.toml"', "/nowhere/mine.toml does not exist"),
-        ('[topology]\nsockets = ["0-3", "2"]', "CPU 2 is in '0-3' and in '2'"),
-        ("what = is this", "no valid TOML"),
-        ("\xff", "is no UTF-8 text"),
-    ],
-)
-def test_a_wrong_configuration_is_told_with_its_key(cannot_start, tmp_path, text, expected):
-    path = tmp_path / "config.toml"
-    path.write_bytes(text.encode("latin-1"))
-
-    code, line = cannot_start("--config", str(path))
-
-    assert code in (1, HOPELESS)
-    assert expected in line
-
-
-def test_a_configuration_file_that_is_not_there_is_told(cannot_start, tmp_path):
-    code, line = cannot_start("--config", str(tmp_path / "none.toml"))
-
-    assert (HOPELESS, True) == (code, "none.toml does not exist" in line)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", "'admission' is missing"),
-        ('[admission]\nrule = "fcfs"\n[regulation]\nrule = "dynamic"\nio_bound = 0', "above 0"),
-        ('[admission]\nrule = "fcsf"\n[regulation]\nrule = "none"', "did you mean 'fcfs'?"),
-        ("[admission]\n[regulation]", 'needs rule = "NAME"'),
-        ('[admission]\nrule = "no.module:Rule"\n[regulation]\nrule = "none"', "no module 'no'"),
-    ],
-)
-def test_a_wrong_policy_file_is_told_with_its_table(cannot_start, tmp_path, text, expected):
-    (tmp_path / "mine.toml").write_text(text)
-
-    code, line = cannot_start("--policy", str(tmp_path / "mine.toml"))
-
-    assert 1 == code
-    assert expected in line
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["daemon", "--nonsense"],
-        ["daemon", "--log-level", "loud"],
-        ["daemon", "--socket", "/tmp/other.name"],
-        ["daemon", "superfluous"],
-        ["deamon"],
-    ],
-    ids=lambda words: words[-1],
-)
-def test_a_wrong_command_line_is_exit_code_2(capsys, words):
-    code = main(words)
-    told = capsys.readouterr()
-
-    assert 2 == code
-    assert told.err.startswith("iod: ")
-    assert 1 == told.err.count("\n")
-
-
-def test_a_policy_that_suspends_is_refused_where_nothing_can_be_suspended():
-    rules = load_policy("dynamic", overrides={}, search=(shipped("policies"),)).rules
-
-    with pytest.raises(ConfigError) as caught:
-        check_offers(rules, {Start, Stop, Kill, Reject}, "slurm")
-
-    message = str(caught.value)
-    assert "policy 'dynamic'" in message
-    assert "needs Resume and Suspend, which backend 'slurm' does not offer" in message
-
-
 # -- journals that cannot be used ------------------------------------------------------------------
 
 
@@ -342,77 +239,16 @@ def make_journal(state):
     return state / "journal.db"
 
 
-def overwrite(path, data):
-    with path.open("r+b") as file:
-        file.seek(0)
-        file.write(data)
-
-
-def raise_schema(path):
-    db = sqlite3.connect(path)
-    db.execute("UPDATE meta SET value = 99 WHERE key = 'schema'")
-    db.commit()
-    db.close()
-
-
-def forget_schema(path):
-    db = sqlite3.connect(path)
-    db.execute("DELETE FROM meta WHERE key = 'schema'")
-    db.commit()
-    db.close()
-
-
-def foreign(path):
-    path.unlink()
-    db = sqlite3.connect(path)
-    db.execute("CREATE TABLE songs (title)")
-    db.commit()
-    db.close()
-
-
-def damage_record(path):
-    db = sqlite3.connect(path)
-    db.execute("INSERT INTO job VALUES (1, 0, '', '{}')")
-    db.execute("INSERT INTO life VALUES (1, 'PENDING', NULL, 0, '{')")
-    db.commit()
-    db.close()
-
-
-def cut(path):
-    os.truncate(path, 5000)
-
-
-def as_directory(path):
-    path.unlink()
-    path.mkdir()
-
-
 @pytest.mark.parametrize(
     ("harm", "expected"),
     [
-        (lambda path: overwrite(path, b"no database at all, this is"), "move it away"),
-        (lambda path: overwrite(path, b"\0" * 4096), "move it away"),
-        (cut, "restore a copy"),
-        (raise_schema, "has schema 99, newer than"),
-        (forget_schema, "has no schema"),
-        (foreign, "no journal of iodaemon"),
-        (damage_record, "has a damaged record"),
-        (as_directory, "journal.db: unable to open database file; it cannot be opened"),
-    ],
-    ids=[
-        "garbage",
-        "zeros",
-        "cut",
-        "newer schema",
-        "no schema",
-        "foreign",
-        "damaged record",
-        "directory",
+        ("PRAGMA user_version = 5; DROP TABLE meta", "no journal of iodaemon"),
+        ("INSERT INTO meta VALUES ('mode', 'sideways')", "has a damaged record"),
     ],
 )
 def test_a_journal_that_cannot_be_used_is_told_in_one_line(places, cannot_start, harm, expected):
-    path = make_journal(places[0])
-    harm(path)
+    with contextlib.closing(sqlite3.connect(make_journal(places[0]))) as db, db:
+        db.executescript(harm)
 
     code, line = cannot_start()
 
@@ -436,42 +272,113 @@ def test_a_journal_is_refused_to_another_backend_than_its_own(places, cannot_sta
     assert before == (state / "journal.db").read_bytes()
 
 
-# -- signals --------------------------------------------------------------------------------------
-
-
-def test_a_signal_in_the_middle_of_a_wait_ends_it_with_an_answer(places):
+def test_a_daemon_that_systemd_keeps_up_is_not_stopped(places, monkeypatch):
     state, runtime = places
-    with daemon(state, runtime) as (client, process):
-        [job_id] = client.submit([{"command": ["compute=1000s"]}], {})
-        waiting = socket.socket(socket.AF_UNIX)
-        waiting.connect(str(runtime / "iod.sock"))
-        body = b'{"ids":[%d],"timeout_s":30}' % job_id
-        waiting.sendall(
-            b"POST /v1/wait HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        )
-        await_read(waiting)
-        client.jobs()  # in its turn after what was read before
-        stop(process)
-        answer = waiting.recv(1 << 16)
-        waiting.close()
+    script = 'SYSTEMD_EXEC_PID=$$ exec "$0" "$@"'
+    words = ["sh", "-c", script, *command(state, runtime)]
+    monkeypatch.setattr("process.command", lambda *_, **__: words)
+    with daemon(state, runtime) as (_, process):
+        ended = iod(runtime / "iod.sock", "stop")
 
-    assert 0 == process.returncode
-    assert b'"finished":false' in answer
+        assert (1, "") == (ended.returncode, ended.stdout)
+        assert "'systemctl --user stop iodaemon'" in ended.stderr
+        assert process.poll() is None
 
 
-def test_control_c_stops_it_like_a_signal(places):
-    state, runtime = places
-    process = subprocess.Popen(
-        command(state, runtime),
-        env=environment(state.parent),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+def test_a_process_below_a_unit_is_no_unit(monkeypatch):
+    monkeypatch.setenv("SYSTEMD_EXEC_PID", str(os.getppid()))
+    assert not is_unit()
+    monkeypatch.setenv("SYSTEMD_EXEC_PID", str(os.getpid()))
+    assert is_unit()
+
+
+def refusal(server, **environment):
+    """Exit code and last words of a daemon that is started and does not want to."""
+    found = subprocess.run(
+        server.command(),
+        env={**server.environment, **environment},
+        capture_output=True,
         text=True,
+        timeout=PATIENCE_S,
     )
-    try:
-        ready(process, runtime / "iod.sock")
-    finally:
-        told = stop(process, signal.SIGINT)
+    lines = [line for line in found.stderr.splitlines() if " level=INFO " not in line]
+    return found.returncode, lines
 
-    assert 0 == process.returncode
-    assert "Traceback" not in told
+
+def other_release(place):
+    """A copy of the root side that speaks another protocol."""
+    package = place / "iodaemon" / "supervisor"
+    shutil.copytree(Path(iodaemon.__path__[0]) / "supervisor", package)
+    (package.parent / "__init__.py").touch()
+    said = (package / "protocol.py").read_text()
+    assert "VERSION: Final = 1\n" in said
+    (package / "protocol.py").write_text(said.replace("VERSION: Final = 1\n", "VERSION = 99\n"))
+    return place
+
+
+def test_a_supervisor_of_another_release_that_cannot_become_this_one(make_server, tmp_path):
+    server = make_server()
+    server.runtime.mkdir(mode=0o700)
+    config = anchor.Config(runtime=str(server.runtime), daemon_uid=os.geteuid(), cgroup="none")
+    words = anchor.command("anchor", config.dump())
+    root = str(Path(iodaemon.__path__[0]).parent)
+    elsewhere = str(other_release(tmp_path))
+    words = [word.replace(root, elsewhere) for word in words[1:]]
+    other = subprocess.Popen([sys.executable, *words], env=server.environment)
+    until(lambda: is_listening(server.runtime / anchor.SOCKET), "a supervisor")
+    pid = server.supervisor_pid()
+    exit_code, lines = refusal(server)
+    other.terminate()
+    other.wait()
+
+    assert exit_code == 1
+    assert len(lines) == 1
+    assert f"the supervisor that runs (pid {pid}) is of another release" in lines[0]
+    assert "restart it once no job runs" in lines[0]
+    server.start()
+
+
+def test_a_supervisor_that_keeps_the_jobs_of_another_state_directory(server, means):
+    """Its ended attempts would be forgotten, and its numbers taken for one's own."""
+    job = server.gated("it")
+    server.goes_on("it")
+    server.kill()
+    with Server(means) as other:
+        other.start()
+        other.outcome(other.script("exit 3"))
+        other.stop()
+        said = other.config.read_text()
+        other.config.write_text(said.replace(str(other.runtime), str(server.runtime)))
+        exit_code, lines = refusal(other, **{MARK: other.mark})
+    server.restart()
+    server.open_gate("it")
+
+    assert exit_code == 1
+    assert f"it keeps jobs of the daemon with state directory {server.state}" in lines[-1]
+    assert [("COMPLETED", 0)] == server.outcome(job)
+
+
+FEW = 44
+JOBS = 12
+
+
+def allow(pid, files):
+    hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (files, hard))
+
+
+def test_more_jobs_than_descriptors_end_nobody():
+    """Daemon and root side do less where descriptors run out."""
+    with Server("signals") as server:
+        server.start()
+        pids = [server.process.pid, server.supervisor_pid(), server.anchor_pid()]
+        for pid in pids:
+            allow(pid, FEW)
+        jobs = [server.gated("it", code=3) for _ in range(JOBS)]
+        until(lambda: len(server.lines()) > 2, "some starts")
+        server.client.jobs()
+        server.open_gate("it")
+
+        assert [("FAILED", 3)] * JOBS == server.outcome(*jobs)
+        assert pids == [server.process.pid, server.supervisor_pid(), server.anchor_pid()]
+        assert server.is_running()
