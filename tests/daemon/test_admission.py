@@ -1,10 +1,13 @@
-"""Real jobs that start out of the order in which they came, and what they are told of it."""
+"""Real jobs that start out of turn or share cores, and what they are told of it."""
+
+import os
 
 import pytest
 from harness import direct_reads, until
 from process import iod
 
 pytestmark = pytest.mark.node
+
 
 MB = 1e6
 TWO_SLOTS = {"topology": {"sockets": ["0"], "oversubscribe": 2}}
@@ -15,47 +18,6 @@ def told(server, *words):
     answer = iod(server.runtime / "iod.sock", *words)
     assert answer.returncode == 0, answer.stderr
     return " ".join(answer.stdout.split())
-
-
-def order(server):
-    """The jobs in the order in which their commands began to run."""
-    lines = server.ledger.read_text().splitlines()
-    return "".join(line.split()[1] for line in lines if line.startswith("start"))
-
-
-def test_a_queue_of_real_jobs_is_reordered_by_what_they_say_of_their_io(make_server):
-    server = make_server(policy="equilibrio", admission={"alpha": 0.7}, **TWO_SLOTS).start()
-    first = server.gated("a", cpus=2)
-    server.await_state(first, "RUNNING")
-    rates = {"b": 0.0, "c": 0.0, "d": 60 * MB, "e": None}
-    jobs = {
-        name: server.gated(name, **({} if rate is None else {"io_rate_bytes_per_s": rate}))
-        for name, rate in rates.items()
-    }
-    waiting = told(server, "why", str(jobs["d"]))
-    assert "PENDING" in waiting
-    assert "is number 3 of 4 to start, number 3 by arrival" in waiting
-    assert "with alpha 0.7 make" in waiting
-    assert f"job {jobs['b']} goes first" in waiting
-    assert "needs 1 free CPU" in waiting
-
-    told(server, "cancel", str(first))  # what is cancelled teaches nothing: of e nothing is known
-    server.await_state(jobs["d"], "RUNNING")
-    server.await_state(jobs["b"], "RUNNING")
-
-    assert ["PENDING", "PENDING"] == server.states(jobs["c"], jobs["e"])
-    why = (
-        "it takes the mean I/O intensity of the running jobs from 0.0 MB/s to 30.0 MB/s, nearest "
-        "to the 20.0 MB/s of all; alpha 0.7; passes 1 earlier job"
-    )
-    assert f"it was started out of its turn: {why}" in told(server, "why", str(jobs["d"]))
-    assert why in told(server, "events", str(jobs["d"]))
-    assert "out of its turn" not in told(server, "why", str(jobs["b"]))
-    server.open_gate(*rates)
-    assert [("COMPLETED", 0)] * 4 == server.outcome(*jobs.values())
-    until(lambda: len(order(server)) == 5)
-    assert order(server).startswith(("abd", "adb"))  # those two start at once
-    assert {"c", "e"} == set(order(server)[3:])
 
 
 def test_a_short_job_starts_beside_a_head_that_is_not_later_for_it(make_server):
@@ -89,27 +51,6 @@ def test_a_short_job_starts_beside_a_head_that_is_not_later_for_it(make_server):
     assert [("COMPLETED", 0)] * 4 == server.outcome(long, head, endless, short)
 
 
-def test_a_job_waits_for_bandwidth_that_another_declared(make_server):
-    server = make_server(policy="io-budget", admission={"bandwidth": "100 MB/s"}, **TWO_SLOTS)
-    server.start()
-    first = server.gated("first", io_rate_bytes_per_s=80 * MB)
-    server.await_state(first, "RUNNING")
-    second = server.gated("second", io_rate_bytes_per_s=40 * MB)
-    silent = server.gated("silent")
-    computes = server.gated("computes", io_rate_bytes_per_s=0.0)
-
-    assert ["PENDING", "PENDING"] == server.states(second, silent)
-    why = "would add 40.0 MB/s to the 80.0 MB/s that running jobs do, of 100.0 MB/s budgeted"
-    assert why in told(server, "why", str(second))
-    assert f"waits behind job {second}, which waits for the storage" in told(
-        server, "why", str(silent)
-    )
-    server.open_gate("first")
-    server.await_state(second, "RUNNING")
-    server.open_gate("second", "silent", "computes")
-    assert [("COMPLETED", 0)] * 4 == server.outcome(first, second, silent, computes)
-
-
 def test_a_job_that_is_known_to_do_io_waits_while_regulation_holds_another(make_server):
     server = make_server(
         policy="equilibrio",
@@ -132,3 +73,37 @@ def test_a_job_that_is_known_to_do_io_waits_while_regulation_holds_another(make_
     server.await_state(known, "RUNNING")
     server.open_gate("known", "computes")
     assert [("COMPLETED", 0)] * 4 == server.outcome(*readers, known, computes)
+
+
+def topology(oversubscribe):
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    if len(cpus) < 2:
+        pytest.skip("needs two CPUs")
+    return {"sockets": [",".join(map(str, cpus))], "oversubscribe": oversubscribe}
+
+
+def affinity(server, job):
+    return sorted(os.sched_getaffinity(server.main_pid(job)))
+
+
+def test_jobs_that_ask_for_no_cpus_run_on_all_of_their_socket(make_server):
+    layout = topology("auto")
+    cpus = [int(cpu) for cpu in layout["sockets"][0].split(",")]
+    server = make_server(topology=layout).start()
+    own, shared = server.gated("own", cpus=1), server.gated("shared", shares_cores=True)
+    late = server.gated("late", shares_cores=True)
+    for job in (own, shared):
+        server.await_state(job, "RUNNING")
+        server.goes_on("own" if job == own else "shared")
+
+    assert (cpus[:1], cpus) == (affinity(server, own), affinity(server, shared))
+    why = told(server, "why", str(late))
+    assert "all 2 cores of the socket are busy or taken" in why
+    assert "Slots" in told(server, "queue", "--json")
+    [socket] = server.client.node()["sockets"]
+    assert (2, 0) == (socket["slots"], socket["slots_free"])
+    assert (1, 1, 0) == tuple(
+        socket[key] for key in ("cores_taken", "jobs_sharing", "more_than_cores")
+    )
+    server.open_gate("own", "shared", "late")
+    assert [("COMPLETED", 0)] * 3 == server.outcome(own, shared, late)

@@ -34,8 +34,8 @@ class Disk:
     def free(self):
         (self.path / "ballast").unlink()
 
-    def make_read_only(self):
-        subprocess.run(["mount", "-o", "remount,ro", self.path], check=True)
+    def remount(self, option):
+        subprocess.run(["mount", "-o", f"remount,{option}", self.path], check=True)
 
 
 @pytest.fixture
@@ -56,13 +56,6 @@ def gated(gate, code):
     return ["/bin/sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done; exit {code}"]
 
 
-def one_line(told):
-    assert told.stdout == ""
-    assert told.stderr.startswith("iod: ")
-    assert told.stderr.count("\n") == 1
-    return told.stderr
-
-
 def submit_again(client, command):
     """Submit as soon as the daemon has noticed that there is room again."""
     ids = []
@@ -76,66 +69,37 @@ def submit_again(client, command):
     return ids[0]
 
 
-def test_a_submission_is_refused_and_the_job_is_not_queued(disk, runtime):
-    with daemon(disk.state, runtime) as (client, _):
-        disk.fill()
-        told = iod(runtime / "iod.sock", "submit", "--", "/bin/echo", "x" * 100_000)
-        line = one_line(told)
-
-        assert 1 == told.returncode
-        assert f"no space is left on the file system of {disk.state}; free some space" in line
-        assert [] == client.jobs(all_jobs=True)["jobs"]
-        disk.free()
-        job_id = submit_again(client, ["exit=0"])
-        assert "COMPLETED" == client.wait([job_id])["jobs"][0]["state"]
-        assert [job_id] == [job["id"] for job in client.jobs(all_jobs=True)["jobs"]]
-
-
-@pytest.mark.slow
-def test_what_is_asked_of_simulated_jobs_meanwhile_is_kept(disk, runtime):
-    with daemon(disk.state, runtime) as (client, process):
-        ids = client.submit([{"command": ["compute=1000s"]}] * 9, {})
-        disk.fill()
-        told = iod(runtime / "iod.sock", "submit", "--", "/bin/echo", "x" * 100_000)
-        assert 1 == told.returncode
-        assert client.cancel(ids[0])["gone"]
-        assert client.cancel(ids[8])["gone"]
-        disk.free()
-        submit_again(client, ["exit=0"])
-        stop(process)
-    with daemon(disk.state, runtime) as (client, _):
-        states = {job["id"]: job["state"] for job in client.jobs(all_jobs=True)["jobs"]}
-
-    assert ("CANCELLED", "CANCELLED") == (states[ids[0]], states[ids[8]])
-
-
-def test_the_end_of_a_job_on_a_full_disk_is_not_lost(disk, runtime, tmp_path):
+def test_submissions_are_refused_and_what_happens_to_jobs_is_not_lost(disk, runtime, tmp_path):
+    """A cancel kills at once, and is answered when the end is in the journal."""
     gate = tmp_path / "gate"
     with daemon(disk.state, runtime, backend="linux") as (client, _):
-        [job_id] = client.submit([{"command": gated(gate, 7)}], {"PATH": os.environ["PATH"]})
-        assert wait_until(lambda: client.job(job_id)["pids"])
-        [main, *_] = client.job(job_id)["pids"]
+        commands = [gated(gate, 7), ["/bin/sleep", "1000"]]
+        jobs = client.submit([{"command": each} for each in commands], dict(os.environ))
+        pids = [first_pid(client, job) for job in jobs]
         disk.fill()
+        told = iod(runtime / "iod.sock", "submit", "--", "/bin/echo", "x" * 100_000)
+        queued = [job["id"] for job in client.jobs(all_jobs=True)["jobs"]]
         gate.touch()
-        assert wait_until(lambda: find_state(main) is None)
-
-        disk.free()
-        [job] = client.wait([job_id], timeout_s=20.0)["jobs"]
-        assert ("FAILED", 7) == (job["state"], job["exit_code"])
-
-
-def test_a_cancel_kills_a_jobs_processes_also_on_a_full_disk(disk, runtime):
-    """The cancel is answered once its end is in the journal."""
-    with daemon(disk.state, runtime, backend="linux") as (client, _):
-        [job_id] = client.submit([{"command": ["/bin/sleep", "1000"]}], {})
-        assert wait_until(lambda: client.job(job_id)["pids"])
-        disk.fill()
         with ThreadPoolExecutor() as others:
-            others.submit(client.cancel, job_id, grace_s=0.0)  # answered when it is gone
-            assert wait_until(lambda: not client.job(job_id)["pids"])
+            others.submit(client.cancel, jobs[1], grace_s=0.0)
+            assert wait_until(lambda: not any(map(find_state, pids)))
             disk.free()
-        [job] = client.wait([job_id], timeout_s=20.0)["jobs"]
-        assert ("CANCELLED", 15) == (job["state"], job["signal"])
+        ended = client.wait(jobs, timeout_s=20.0)["jobs"]
+        again = submit_again(client, ["/bin/true"])
+        assert "COMPLETED" == client.wait([again])["jobs"][0]["state"]
+
+    assert (1, "", 1) == (told.returncode, told.stdout, told.stderr.count("\n"))
+    full = f"no space is left on the file system of {disk.state}; free some space"
+    assert told.stderr.startswith("iod: ")
+    assert full in told.stderr
+    assert jobs == queued
+    found = [(job["state"], job["exit_code"], job["signal"]) for job in ended]
+    assert [("FAILED", 7, None), ("CANCELLED", None, 15)] == found
+
+
+def first_pid(client, job):
+    assert wait_until(lambda: client.job(job)["pids"])
+    return client.job(job)["pids"][0]
 
 
 def test_the_end_is_found_by_the_next_daemon_where_the_first_could_not_keep_it(
@@ -143,9 +107,8 @@ def test_the_end_is_found_by_the_next_daemon_where_the_first_could_not_keep_it(
 ):
     gate = tmp_path / "gate"
     with daemon(disk.state, runtime, backend="linux") as (client, process):
-        [job_id] = client.submit([{"command": gated(gate, 7)}], {"PATH": os.environ["PATH"]})
-        assert wait_until(lambda: client.job(job_id)["pids"])
-        [main, *_] = client.job(job_id)["pids"]
+        [job_id] = client.submit([{"command": gated(gate, 7)}], dict(os.environ))
+        main = first_pid(client, job_id)
         disk.fill()
         stop(process)
     gate.touch()
@@ -157,35 +120,22 @@ def test_the_end_is_found_by_the_next_daemon_where_the_first_could_not_keep_it(
     assert ("FAILED", 7) == (job["state"], job["exit_code"])
 
 
-@pytest.mark.parametrize(("backend", "is_new"), [("simulated", True), ("linux", False)])
-def test_a_daemon_does_not_start_on_a_full_disk_and_says_why(disk, runtime, backend, is_new):
-    if is_new:
-        disk.state.mkdir(mode=0o700)
-    else:
-        with daemon(disk.state, runtime, backend=backend) as (client, _):
-            client.submit([{"command": ["/bin/true"], "hold": True}], {})
+def test_a_daemon_does_not_start_on_a_full_or_read_only_disk_and_says_why(disk, runtime):
+    new = disk.path / "new"
+    new.mkdir(mode=0o700)
+    with daemon(disk.state, runtime, backend="linux") as (client, _):
+        client.submit([{"command": ["/bin/true"], "hold": True}], {})
     disk.fill()
-
-    code, line = fails(disk.state, runtime, backend=backend)
-
-    assert 1 == code
-    assert str(disk.state) in line
-    assert any(word in line for word in ("no space is left", "limit"))
+    full = [(fails(state, runtime, backend="linux"), str(state)) for state in (disk.state, new)]
     disk.free()
-    with daemon(disk.state, runtime, backend=backend) as (client, _):
-        assert len(client.jobs()["jobs"]) == (0 if is_new else 1)
+    disk.remount("ro")
+    read_only, line = fails(disk.state, runtime)
+    disk.remount("rw")
 
-
-@pytest.mark.parametrize("is_new", [False], ids=["used before"])
-def test_a_daemon_does_not_start_on_a_read_only_disk_and_says_why(disk, runtime, is_new):
-    if is_new:
-        disk.state.mkdir(mode=0o700)
-    else:
-        with daemon(disk.state, runtime):
-            pass
-    disk.make_read_only()
-
-    code, line = fails(disk.state, runtime)
-
-    assert 1 == code
+    for (code, told), place in full:
+        assert (1, True) == (code, place in told)
+        assert any(word in told for word in ("no space is left", "limit"))
+    assert 1 == read_only
     assert f"the file system of {disk.state} is read-only; mount it writable" in line
+    with daemon(disk.state, runtime, backend="linux") as (client, _):
+        assert 1 == len(client.jobs()["jobs"])

@@ -192,6 +192,18 @@ def test_reading_goes_on_beside_writing_from_any_thread(journal):
     assert [done.id for done in found] == [1]
 
 
+def test_another_process_that_reads_it_meanwhile_takes_nothing_from_it(journal, path):
+    """The last to close a database folds its log into it, unless a lock says that it is open."""
+    write(journal, jobs=(job(1),))
+    reads = (
+        "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('SELECT * FROM job')"
+    )
+    subprocess.run([sys.executable, "-c", f"{reads}.fetchall(); db.close()", path], check=True)
+    write(journal, jobs=(job(2),))
+
+    assert [1, 2] == [found.id for found in reopened(journal).jobs]
+
+
 # -- pruning ----------------------------------------------------------------------------------
 
 

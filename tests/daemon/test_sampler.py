@@ -5,12 +5,11 @@ import os
 import signal
 
 import pytest
-from harness import PATIENCE_S, end, find_state, until
+from harness import Server, end, find_state, until
 
 pytestmark = pytest.mark.node
 
 PART = 3 << 20
-OFTEN = {"regulation": {"timeslice": "100 ms"}}
 WRITER = """
 until [ "$word" = end ]; do
     read -r word < words || continue
@@ -72,71 +71,44 @@ def last_sample(server):
     return server.client.node()["sampling"]["last_s"]
 
 
-def test_totals_are_exact_whoever_dies(make_server):
-    server = make_server(**OFTEN).start()
-    job = Writer(server)
-    counted = [job.writes() for _ in "abc"]  # what a shell does once is over
-    for death in (
-        lambda: end(sampler_of(server)),
-        server.kill_supervisor,
-        lambda: (server.kill(), server.restart()),
-        lambda: (server.kill_both(), server.restart()),
-        lambda: end(sampler_of(server)),
-    ):
-        death()
-        counted.append(job.writes())
-    job.words.write_text("end\n")
-    ended = server.end_of(job.number)
-
-    assert 1 == len(growth(counted[1:])), counted
-    assert ended["written_bytes"] >= 9 * PART
-
-
-def test_one_that_dies_in_the_middle_of_a_sweep_is_followed_at_once(make_server):
-    server = make_server(has_faults=True, **OFTEN).start()
-    job = Writer(server)
-    counted = [job.writes() for _ in "abc"]
+def dies_in_a_sweep(server):
     server.arm("sampler.sweeping", passage=2)
     until(lambda: not server.armed(), "its death")
-    counted.append(job.writes())
-
-    assert 1 == len(growth(counted[1:])), counted
-    assert "sampler_killed" not in server.log.read_text()
 
 
-def test_one_that_is_stopped_keeps_nobody_from_the_jobs(make_server):
-    server = make_server(**OFTEN).start()
-    job = Writer(server)
+def is_stopped(server):
+    """Nobody waits for it; it is killed, and another one begins."""
     sampler = sampler_of(server)
-    os.kill(sampler, signal.SIGSTOP)
-    until(lambda: find_state(sampler) == "T", "its stop")
-
+    server.stop_processes(sampler)
     assert [("FAILED", 4)] == server.outcome(server.script("exit 4"))
-    assert job.writes() > 2 * PART  # once it was killed, and another one begun
-    assert find_state(sampler) in (None, "Z")
+    until(lambda: find_state(sampler) in (None, "Z"), "its end")
 
 
-def test_while_none_can_be_had_samples_go_on_without_it(make_server):
-    server = make_server(**OFTEN).start()
+def dies_with_both(server):
+    server.kill_both()
+    server.restart()
+
+
+def test_totals_are_exact_whoever_dies(make_server):
+    server = make_server(has_faults=True, regulation={"timeslice": "100 ms"}).start()
     job = Writer(server)
-    job.writes()
-    server.stop_processes(server.anchor_pid(), server.supervisor_pid())
+    counted = [job.writes() for _ in "abc"]  # what a shell does once is over
+    for strike in (dies_in_a_sweep, is_stopped, Server.kill_supervisor, dies_with_both):
+        strike(server)
+        counted.append(job.writes())
+    stopped = (server.anchor_pid(), server.supervisor_pid())
+    server.stop_processes(*stopped)
     end(sampler_of(server))
     before = last_sample(server)
     until(
         lambda: last_sample(server) > before and job.counters().get("written_bytes") is None,
-        "a sample without it",
+        "a sample without one",
     )
-    for pid in (server.anchor_pid(), server.supervisor_pid()):
+    for pid in stopped:
         os.kill(pid, signal.SIGCONT)
+    counted.append(job.writes())
+    job.words.write_text("end\n")
+    ended = server.end_of(job.number)
 
-    assert job.writes() > PART
-
-
-def test_it_ends_with_the_daemon_and_the_next_one_has_its_own(server):
-    first = sampler_of(server)
-    server.kill()
-    until(lambda: find_state(first) in (None, "Z"), "its end", PATIENCE_S)
-    server.restart()
-
-    assert first != sampler_of(server)
+    assert 1 == len(growth(counted[1:])), counted
+    assert ended["written_bytes"] >= 8 * PART

@@ -54,8 +54,13 @@ def test_its_io_is_unknown_and_all_others_are_measured(shared, files):
     assert [("COMPLETED", 0)] * 2 == shared.outcome(job, other)
 
 
-def test_the_daemon_ends_and_lets_go_what_it_holds(server, files):
-    silence_of(server, start_stuck(server, files)[0])
+def test_daemon_and_supervisor_come_back_to_it_and_let_go_what_they_hold(server, files):
+    job, _ = start_stuck(server, files)
+    server.kill_both()
+    server.restart()
+    again = silence_of(server, job)
+    server.kill_supervisor()
+    ended = server.outcome(server.script("exit 3"))
     held = server.gated("held")
     server.goes_on("held")
     server.suspend(held)
@@ -63,19 +68,9 @@ def test_the_daemon_ends_and_lets_go_what_it_holds(server, files):
     frozen = server.frozen()
     server.open_gate("held")
 
-    assert 0 == code
-    assert [] == frozen
-
-
-def test_daemon_and_supervisor_come_back_to_it(server, files):
-    job, _ = start_stuck(server, files)
-    server.kill_both()
-    server.restart()
-    again = silence_of(server, job)
-    server.kill_supervisor()
-
     assert again["code"] == "ProcessSilent"
-    assert [("FAILED", 3)] == server.outcome(server.script("exit 3"))
+    assert [("FAILED", 3)] == ended
+    assert (0, []) == (code, frozen)
 
 
 def test_the_death_of_its_holder_stops_nobody(files):

@@ -1,17 +1,15 @@
-"""Real jobs that tell of their I/O under the shipped policy ``packs``, by their own clocks."""
+"""Real jobs under the shipped policies ``packs`` and ``exclusive``, by their own clocks."""
 
-import contextlib
-import json
-import sqlite3
 import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from builders import PACKS_NEEDS, PACKS_OVERRIDES
-from harness import MARK, until
+from harness import MARK, direct_reads, until
 
 pytestmark = pytest.mark.node
+
 
 ROOT = Path(__file__).parents[2]
 TWO_SOCKETS = {
@@ -74,32 +72,6 @@ def read_ledger(server):
     return stamps
 
 
-def phase_of(server, job):
-    return server.job(job)["phase"]
-
-
-def await_phase(server, job):
-    """Wait until the job has told of a phase; False sorts the one that has its turn first."""
-    return until(lambda: phase_of(server, job), f"phase of job {job}")["granted_s"] is None
-
-
-def await_turn(server, job):
-    until(lambda: (phase_of(server, job) or {}).get("granted_s"), f"turn of job {job}")
-
-
-def await_durable_turn(server, job):
-    """Wait until the journal on the disk has the job with its turn."""
-
-    def look():
-        with contextlib.closing(sqlite3.connect(server.state / "journal.db")) as journal:
-            [(record,)] = journal.execute(
-                "SELECT record FROM life WHERE job_id = ?", (job,)
-            ).fetchall()
-        return (json.loads(record).get("phase") or {}).get("granted_s")
-
-    until(look, f"turn of job {job} in the journal")
-
-
 def test_packs_run_one_after_the_other_and_one_job_at_a_time_does_io(make_server):
     server = make_server(**TWO_SOCKETS).start()
     environment = {
@@ -128,37 +100,37 @@ def test_packs_run_one_after_the_other_and_one_job_at_a_time_does_io(make_server
     assert all(job["phase"] is None for job in ended)
 
 
-def test_a_job_that_dies_in_its_turn_lets_the_next_one_go_on(make_server):
-    server = make_server(**TWO_SOCKETS).start()
-    text = f'{sys.executable} -m iodaemon.cli phase io --strict; echo "in $0" >> ledger; sleep 1000'
-    environment = {"PYTHONPATH": str(ROOT)}
-    first, second = (
-        server.submit("/bin/sh", "-c", text, str(number), env=environment) for number in (1, 2)
-    )
-    holder, waiter = sorted([first, second], key=lambda job: await_phase(server, job))
-    server.client.cancel(holder, grace_s=0.0)
-
-    await_turn(server, waiter)
+DIRECT_WRITES = "dd if=/dev/zero of=written bs=1M count=8 oflag=direct conv=notrunc 2>/dev/null"
 
 
-@pytest.mark.slow
-def test_a_turn_outlives_the_daemon_and_a_client_asks_the_next_one(make_server):
-    server = make_server(**TWO_SOCKETS).start()
-    iod = f"{sys.executable} -m iodaemon.cli phase"
-    text = f'{iod} io --strict; echo "in $0" >> ledger; while [ ! -e gate-$0 ]; do sleep 0.02; done'
-    text += f'; echo "out $0" >> ledger; {iod} done --strict'
-    environment = {"PYTHONPATH": str(ROOT)}
-    names = ("1", "2")
-    jobs = [server.submit("/bin/sh", "-c", text, name, env=environment) for name in names]
-    holder, waiter = sorted(jobs, key=lambda job: await_phase(server, job))
-    await_durable_turn(server, holder)
-    server.kill()
-    server.restart()
-    await_phase(server, waiter)
+# -- jobs that tell nothing ------------------------------------------------------------------------
 
-    assert server.job(holder)["phase"]["granted_s"] is not None
-    assert server.job(waiter)["phase"]["granted_s"] is None
-    server.open_gate(*names)
-    assert [("COMPLETED", 0)] * 2 == server.outcome(*jobs)
-    words = [line.split()[0] for line in server.ledger.read_text().splitlines()]
-    assert ["in", "out", "in", "out"] == words
+
+def test_one_silent_job_stands_still_until_the_other_falls_quiet_or_ends(make_server):
+    """One reads and one writes, past the page cache. Who is heavy is known after half a second."""
+    quick = {"timeslice": "0.2 s", "heavy": "1 MB/s", "quiet_slices": 5}
+    server = make_server(policy="exclusive", regulation=quick).start()
+    does = {"reads": direct_reads(server.root, 16), "writes": DIRECT_WRITES}
+    names = {
+        server.gated(name, step=f"if [ -e quiet-{name} ]; then sleep 0.02; else {step}; fi"): name
+        for name, step in does.items()
+    }
+
+    def find_held():
+        return next((job for job in names if server.job(job)["state"] == "SUSPENDED_IO"), None)
+
+    waiter = until(find_held, "suspension of one of two heavy jobs")
+    [holder] = names.keys() - {waiter}
+    reason = server.job(waiter)["reason"]
+    assert ("IoTurn", True) == (reason["code"], reason["text"].endswith(f"job {holder} has it"))
+    assert "MB/s out of its turn" in reason["text"]
+
+    (server.place / f"quiet-{names[holder]}").touch()
+    server.await_state(waiter, "RUNNING")
+    server.goes_on(names[waiter])
+    (server.place / f"quiet-{names[holder]}").unlink()
+    server.await_state(holder, "SUSPENDED_IO")
+    server.goes_on(names[waiter])
+    assert server.stands_still(names[holder])
+    server.open_gate(*names.values())
+    assert [("COMPLETED", 0)] * 2 == server.outcome(waiter, holder)
