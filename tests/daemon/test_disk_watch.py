@@ -7,14 +7,12 @@ from itertools import pairwise
 
 import pytest
 from bench import Bench
-from builders import job
 from scratching import both_disks, disks, needs_root, read_only
 from tiering import tables
 
 from iodaemon.config import load_config
 from iodaemon.core import event as ev
-from iodaemon.core.job import DiskId, JobState, ScratchRequest, Share, TierName
-from iodaemon.daemon.journal.record import Batch
+from iodaemon.core.job import DiskId
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.daemon.tiering import live_tiers, look_at_disks, watch_disks
 from iodaemon.daemon.timeline import WallTimeline
@@ -71,16 +69,6 @@ class Watched:
         self.journal = Journal.open(path / "journal.db", seed=1)
         self.loop = VirtualLoop()
         self.looks = []
-
-    def starts(self, disk):
-        """A job has been starting on this disk for ever."""
-        size = 1 << 20
-        share = Share(tier=TierName("fast"), disk=DiskId(str(disk)), size_bytes=size)
-        asked = ScratchRequest(size_bytes=size)
-        made, answers = job(state=JobState.STARTING, scratch=asked, shares=(share,)), []
-        self.journal.write(Batch(jobs=(made,)), answers.append)
-        self.journal.flush()
-        assert [None] == answers
 
     def run(self, scenario):
         """Watch during the scenario."""
@@ -158,27 +146,6 @@ def test_one_that_is_out_again_waits_longer_only_for_the_times_it_was_out(watche
     watched.run(scenario)
 
     assert pytest.approx([2, 4, 8, 2], abs=0.5) == took
-
-
-@pytest.mark.slow
-def test_beside_a_disk_that_is_out_for_long_others_are_looked_at_as_always(watched):
-    long, other = watched.disks
-    watched.starts(other)
-    took = []
-
-    async def scenario():
-        long.chmod(0o777)
-        watched.meet(long)
-        await asyncio.sleep(400.0)
-        other.chmod(0o777)
-        took.append(await watched.until(long, other))
-        other.chmod(0o755)
-        took.append(await watched.until(long))
-
-    watched.run(scenario)
-
-    assert took[0] <= 5.5
-    assert pytest.approx(2, abs=0.5) == took[1]
 
 
 def test_the_log_has_each_reason_that_a_disk_is_out_for_and_each_once(watched, caplog):

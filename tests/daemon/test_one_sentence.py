@@ -9,10 +9,8 @@ import threading
 from functools import partial
 
 import pytest
-from harness import until
 from scratching import both_disks, disks, needs_root, read_only
-from stuck_exec import silent_file_system
-from tiering import Tiered, tables
+from tiering import tables
 
 from iodaemon.config import load_config
 from iodaemon.daemon.preflight import Preflight
@@ -164,30 +162,3 @@ def test_a_disk_that_hangs_holds_up_nobody_and_is_told_as_such(tmp_path, monkeyp
     go_on.set()
 
     assert [disk_trouble.SILENT, ""] == [each.problem for each in found.values()]
-
-
-@pytest.mark.slow
-def test_a_disk_that_does_not_answer_is_told_to_who_starts_on_it_and_to_who_waits(tmp_path, disks):
-    """A dead NFS server is the everyday case: no call on the disk returns."""
-    point = tmp_path / "silent"
-    point.mkdir()
-    point.chmod(0o755)
-    files = silent_file_system(point)
-    what = f"tier fast: disk {point} {disk_trouble.SILENT}"
-    try:
-        with Tiered(disks, tables([point])) as server:
-            server.start()
-            files.is_mute = True
-            starts = server.sent("--scratch", "1M", text="true")
-            until(lambda: what in server.says("why", str(starts)), "what its start waits for")
-            waits = server.sent("--scratch", "1M", text="true")
-            until(lambda: what in server.says("why", str(waits)), "what it waits for")
-            shown = server.says("node")
-            files.speak()
-            until(lambda: f"disk_back disk={point}" in server.log.read_text(), "its return")
-            server.end_all()
-    finally:
-        files.speak()
-        files.let_go()
-
-    assert f"not usable: {what}" in shown

@@ -9,12 +9,38 @@ from pathlib import Path
 import pytest
 from harness import end, marked, until
 from mounting import mount
-from scratching import MIB, both_disks, disks, left, needs_root, place_of
+from scratching import MIB, both_disks, disks, left, needs_root, place_of, read_only
 from tiering import _lasting_tiered, make_tiered, tables
+
+pytestmark = [pytest.mark.node, needs_root]
+
 
 __all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
 
-pytestmark = [pytest.mark.node, needs_root]
+
+def test_nobody_is_held_for_a_disk_that_turned_read_only(make_tiered, disks):
+    server = make_tiered(text=tables(disks[:1]))
+    what = f"tier fast: disk {disks[0]} is read-only; mount it writable"
+    with read_only(disks[0]):
+        falls = server.sent(
+            "--scratch", "2M", "--scratch-fallback", "slow", text="test $IOD_TIER = slow"
+        )
+        assert [("COMPLETED", 0)] == server.outcome(falls)
+        waits = server.sent("--scratch", "2M", text='echo x > "$IOD_SCRATCH/f"')
+        until(lambda: what in server.says("why", str(waits)), "its waiting")
+        [shown] = server.client.node()["disks"]
+
+        assert "PENDING" == server.job(waits)["state"]
+        assert f"not usable: {what}" in shown["problem"]
+        assert (0, []) == (shown["free_bytes"], shown["jobs"])
+        assert what in server.says("node")
+
+    assert [("COMPLETED", 0)] == server.outcome(waits)
+    assert "" == server.client.node()["disks"][0]["problem"]
+    told = "".join(path.read_text() for path in server.logs())
+    assert 1 == told.count(f"event=disk_out disk={disks[0]} ")
+    assert 1 == told.count(f"event=disk_back disk={disks[0]}")
+
 
 FILES = {"a": b"a" * 2_000_000, "b": b"b" * 1_000_000}
 RESULT = 'echo ran >> ledger; cp "$IOD_SCRATCH/a" "$IOD_SCRATCH/result"'
@@ -34,13 +60,12 @@ def kept_of(server, job):
 # -- the root side ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("victims", ["kill_both", "kill_all"])
-def test_no_command_runs_twice_whoever_dies_while_its_input_is_copied(make_tiered, disks, victims):
+def test_no_command_runs_twice_whoever_dies_while_its_input_is_copied(make_tiered, disks):
     server = make_tiered(text=tables(disks))
     server.arm("staging.step_begun", number=signal.SIGSTOP)
     job = staged(server)
     step = server.stopped_at("staging.step_begun")
-    getattr(server, victims)()
+    server.kill_all()
     os.kill(step, signal.SIGCONT)
     server.restart()
     server.end_of(job)
