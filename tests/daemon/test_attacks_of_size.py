@@ -13,7 +13,7 @@ from iodaemon.core.job import TierName
 from iodaemon.core.limits import Sharing
 from iodaemon.core.storage import Tier
 from iodaemon.daemon.http.room import LONGEST_WORD_BYTES
-from iodaemon.daemon.http.submission import LONGEST_PIECE_BYTES, environment_key
+from iodaemon.daemon.http.submission import LONGEST_PIECE_BYTES
 from iodaemon.errors import RequestError
 
 MACHINE = platform(2, 4)
@@ -98,25 +98,11 @@ def test_where_data_is_copied_from_and_to_is_in_the_environment_and_counts_there
     assert with_space(words, **dict.fromkeys(names, "/a")) is None
 
 
-def test_where_data_is_copied_from_and_to_is_passed_on_as_well():
-    """Control characters are six bytes each then, and both are passed on twice."""
-    words = ["\x1f" * 100_000] * 6 + ["\x1f" * 88_000]
-    environment = {str(n): word for n, word in enumerate(words)}
-    paths = dict.fromkeys(("input_path", "output_path"), "/" + "\x1f" * 4000)
-
-    assert "that can be passed on" in with_space(words, environment, **paths)
-    assert with_space(words, environment, input_path="/a") is None
-
-
 def test_the_bounds_are_those_of_this_kernel():
     """Words at the bound are executed here, longer ones are not."""
     subprocess.run(["/bin/true", "a" * LONGEST_WORD_BYTES], check=True)
     with pytest.raises(OSError, match="too long"):
         subprocess.run(["/bin/true", "a" * (LONGEST_WORD_BYTES + 1)], check=False)
-
-
-def test_the_key_of_an_environment_is_too_long_to_meet_another_ones():
-    assert 4 * len(environment_key({"A": "1"})) >= 128
 
 
 # -- what is decoded -------------------------------------------------------------------------------

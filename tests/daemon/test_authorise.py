@@ -1,15 +1,20 @@
-"""Who may do what."""
+"""Who may do what. Administrators are who is in the group now, not who was at their login."""
 
 import os
 import socket
+from pathlib import Path
 from typing import get_args
 
 import pytest
 from builders import job
+from served import ANOTHER, ROOT_ONLY, as_user
 
 from iodaemon.core.job import JobState
+from iodaemon.daemon import account
+from iodaemon.daemon.http import access
 from iodaemon.daemon.http.access import Actor, Rights, Verb, authorise, read_peer
 from iodaemon.errors import NotPermitted
+from iodaemon.node.name_service import Lookups
 
 VERBS = set(get_args(Verb))
 OF_A_JOB = {"cancel", "requeue", "suspend", "resume", "phase", "read_output"}
@@ -92,3 +97,55 @@ def test_the_peer_is_what_the_kernel_says():
 
     groups = frozenset((os.getegid(), *os.getgroups()))
     assert Actor(pid=os.getpid(), uid=os.geteuid(), gids=groups) == actor
+
+
+ADMINS = 4711
+
+
+@pytest.fixture
+def groups(monkeypatch):
+    """What the databases say of each user; asked anew for each request."""
+    groups = {}
+    lookups = Lookups(lambda uid: groups.get(uid, frozenset()), fresh_s=0)
+    for module in (account, access):
+        monkeypatch.setattr(module, "groups_of_users", lambda: lookups)
+    return groups
+
+
+@pytest.fixture
+def may_suspend(groups, for_all):
+    """What another user is told who wants to suspend root's job."""
+    served = for_all(Rights(owner_uid=4321, is_shared=True, admin_gid=ADMINS))
+    served.running()
+
+    def may():
+        told = as_user(served, ANOTHER, "POST", "/v1/jobs/1/suspend", {})
+        return told.status if told.status == 200 else told.error[1]
+
+    return may
+
+
+@ROOT_ONLY
+def test_who_leaves_the_group_is_no_administrator_and_who_comes_is_without_a_login(
+    may_suspend, groups, caplog
+):
+    caplog.set_level("INFO", "iodaemon")
+    told = []
+    for own in ({ANOTHER, ADMINS}, {ANOTHER}, {ANOTHER, ADMINS}):
+        groups[ANOTHER] = frozenset(own)
+        told.append(may_suspend())
+
+    assert [200, "not_permitted", 200] == told
+    went, _ = (line for line in caplog.messages if "groups_changed" in line)
+    assert f"uid={ANOTHER} came=none went={ADMINS} " in went
+
+
+@ROOT_ONLY
+def test_who_has_no_account_any_more_is_no_administrator(may_suspend):
+    assert "not_permitted" == may_suspend()
+
+
+def test_the_time_in_which_it_is_noticed_is_the_one_that_is_told():
+    page = (Path(__file__).parents[2] / "docs" / "trouble.md").read_text()
+
+    assert f"within {account.GROUPS_FRESH_S:g} s" in page

@@ -4,14 +4,13 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from process import daemon
 from served import SHARED
 
 from iodaemon.api.care import begin_drain, end_drain, reload_config, show_drain
 from iodaemon.cli import main
 from iodaemon.daemon.http.access import Actor
 from iodaemon.doctor.running_daemon import judge_condition
-from iodaemon.errors import NotPermitted, RequestError
+from iodaemon.errors import NotPermitted
 
 pytestmark = pytest.mark.node
 
@@ -29,6 +28,7 @@ def iod(served, capsys):
 
 def test_the_condition_stands_wherever_the_node_is_shown(served, iod):
     begin_drain(served.client, "new memory")
+    begin_drain(served.client, "")  # the reason stays
     served.client.switch("shadow")
     drain = {"since_s": served.state.drain.since_s, "by": "root", "reason": "new memory"}
     expected = {"mode": "shadow", "drain": drain, "starts_blocked": ""}
@@ -49,23 +49,8 @@ def test_the_condition_stands_wherever_the_node_is_shown(served, iod):
     began, ended = iod("events", "--kind", "drain")[1].splitlines()
     assert "new memory" in began
     assert "jobs start again" in ended
-
-
-def test_a_node_as_usual_shows_nothing_of_it(served, iod):
-    code, told = iod("queue")
-    first, _ = told.splitlines()
-
-    assert (0, True) == (code, first.startswith("policy "))
+    served.client.switch("on")
     assert [] == list(judge_condition(served.client.node()))
-    assert [] == list(judge_condition({}))
-
-
-def test_a_later_drain_without_a_reason_keeps_the_first(served):
-    reasons = ("new memory", "", "a new disk as well")
-    told = [begin_drain(served.client, reason) for reason in reasons]
-
-    assert ["new memory", "new memory", reasons[2]] == [each["reason"] for each in told]
-    assert 1 == len({each["since_s"] for each in told})
 
 
 def test_drain_alone_shows_and_changes_nothing(iod):
@@ -82,22 +67,6 @@ def test_drain_alone_shows_and_changes_nothing(iod):
         assert (0, expected) == (code, json.loads(told)["draining"])
     for words in (("on", "--off"), ("off", "--wait"), ("--off", "--wait"), ("onn",)):
         assert (2, "") == iod("drain", *words)
-
-
-def test_what_is_submitted_to_a_drained_node_is_accepted_and_waits_with_the_reason(served):
-    running = served.running()
-    told = begin_drain(served.client, "disk swap\n\x1b[2J  and more")
-    job_id = served.submit("compute=0s")
-    job = served.client.job(job_id)
-
-    assert told["draining"]
-    assert ("PENDING", "Drain") == (job["state"], job["reason"]["code"])
-    assert f"drained by {told['by']}: disk swap" in job["reason"]["text"]
-    assert "\x1b" not in job["reason"]["text"]
-    assert ", for " in job["reason"]["text"]
-    assert "'iod drain --off'" in served.client.why(job_id)["until"]
-    assert "SUSPENDED_USER" == served.client.suspend(running)["job"]["state"]
-    assert "RUNNING" == served.client.resume(running)["job"]["state"]
 
 
 def test_a_wait_ends_when_somebody_ends_the_drain(served):
@@ -139,20 +108,3 @@ def test_who_is_no_administrator_may_look_and_not_order(serve, monkeypatch):
     for order in (begin_drain, end_drain, reload_config):
         with pytest.raises(NotPermitted, match="root and the daemon's group may"):
             order(served.client)
-
-
-def test_a_reason_beyond_a_line_is_refused(served):
-    with pytest.raises(RequestError, match="has 201 characters; say it in 200"):
-        begin_drain(served.client, "x" * 201)
-
-    assert not show_drain(served.client)["draining"]
-
-
-def test_the_running_configuration_tells_the_mode(tmp_path):
-    with daemon(tmp_path / "state", tmp_path / "run") as (client, _):
-        client.switch("shadow")
-        begin_drain(client, "new memory")
-        [row] = [each for each in client.config()["settings"] if each["key"] == "mode"]
-
-        assert '"shadow"' == row["value"]
-        assert '"on"' in row["origin"]

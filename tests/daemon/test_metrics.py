@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from pathlib import Path
 
 import msgspec
@@ -13,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from iodaemon.config import load_policy
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Plan, RegulationPlan, ShadowStep, Transition
+from iodaemon.core.decision import Plan, RegulationPlan, Transition
 from iodaemon.core.job import IoTotals, JobId, JobState, Prediction, Reason
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import DeviceCounters, JobCounters, NodeCounters, Sample
@@ -107,8 +106,12 @@ def test_after_a_simulated_run_every_value_is_that_of_the_state(served):
     assert 3 == page.value("jobs_finished_total", state="COMPLETED")
     assert 1 == page.value("jobs_finished_total", state="FAILED")
     assert {"0": 4, "1": 4} == page.by("socket", "slots")
+    assert 0 == sum(page.by("socket", "slots_free").values())
     assert last.at_s == page.value("last_sample_timestamp_seconds")
     assert 0 == page.value("journal_problem")
+    assert page.value("sampling_duration_seconds_count") >= 1
+    labels = {label for _, names in page.samples for label, _ in names}
+    assert {"job", "id", "uid", "user", "name"}.isdisjoint(labels)
     read = last.devices["sim0"].read_sectors * 512
     assert read == page.value("device_bytes_total", device="sim0", direction="read")
     by_jobs = sum(
@@ -118,21 +121,6 @@ def test_after_a_simulated_run_every_value_is_that_of_the_state(served):
     )
     assert 0 < by_jobs <= read + 512  # a device counts whole sectors
     assert page.value("suspended_seconds_total", reason="Suspended") > 0
-
-
-def test_how_right_expectations_were_is_told_by_source(served):
-    for fields in ({}, {}, {"io_rate_bytes_per_s": 20e9}):
-        served.ended("read=20MB", "compute=0.2s", **fields)
-
-    page = served.call(lambda: Page(served.driver))
-    starts = page.by("source", "job_io_expectations_total")
-    assert {"declared": 1, "learned": 1, "imported": 0, "unknown": 1} == starts
-    count = page.by("source", "job_io_expected_ratio_count")
-    assert {"declared": 1, "learned": 1, "imported": 0} == count
-    for number, source in ((2, "learned"), (3, "declared")):
-        ratio = served.client.job(number)["expected_ratio"]
-        buckets = page.by("le", "job_io_expected_ratio_bucket", source=source)
-        assert {le: float(ratio <= float(le)) for le in buckets} == buckets
 
 
 # -- what a page shows -----------------------------------------------------------------------------
@@ -163,21 +151,6 @@ def test_the_bound_of_the_policy_in_force_is_shown(tmp_path):
         bench.driver.controller.use(policy.rules)
 
     assert 40 * MB == look(tmp_path, it_is_changed).value("io_bound_bytes_per_second")
-
-
-def test_slots_are_held_by_jobs_and_ended_jobs_enter_the_total(tmp_path):
-    async def three_run_and_one_ends(bench):
-        await bench.run(4)
-        bench.post(exited(bench.now_s, 1))
-        await bench.settle()
-
-    page = look(tmp_path, three_run_and_one_ends)
-
-    assert {"0": 2, "1": 2} == page.by("socket", "slots")
-    assert {"0": 1, "1": 0} == page.by("socket", "slots_free")
-    assert 3 == page.value("jobs", state="RUNNING")
-    assert 1 == page.value("jobs_finished_total", state="COMPLETED")
-    assert "COMPLETED" not in page.by("state", "jobs")
 
 
 def test_suspensions_and_their_seconds_are_told_by_reason(tmp_path):
@@ -258,46 +231,6 @@ def test_a_device_is_shown_with_its_totals_and_samples_are_counted(tmp_path):
     assert page.value("step_duration_seconds_sum") > 0
 
 
-def test_readings_are_counted(tmp_path):
-    async def one_is_taken(bench):
-        await bench.run(1)
-        await bench.after(2.0)
-        bench.post(sampled(bench.now_s))
-        await bench.settle()
-
-    assert 1 == look(tmp_path, one_is_taken).value("sampling_duration_seconds_count")
-
-
-def test_no_label_names_a_job_or_a_user(tmp_path):
-    async def many_run(bench):
-        await bench.run(4)
-
-    one, many = look(tmp_path), look(tmp_path, many_run)
-
-    series = {key for key in many.samples if key[0].startswith(PREFIX)}
-    assert {key for key in one.samples if key[0].startswith(PREFIX)} == series
-    labels = {label for _, names in series for label, _ in names}
-    assert {"job", "id", "uid", "user", "name"}.isdisjoint(labels)
-
-
-def test_a_page_with_1000_running_jobs_holds_the_loop_for_less_than_10_ms(tmp_path):
-    """The quickest of 20, because other work shares the cores."""
-    took_s = []
-
-    async def they_move(bench):
-        await bench.run(1000)
-        await measure(bench, 0.0, {job.id: counters(MB) for job in bench.state.live})
-        for _ in range(20):
-            began_s = time.perf_counter()
-            Exporter(Scene(bench.driver)).page()
-            took_s.append(time.perf_counter() - began_s)
-
-    page = look(tmp_path, they_move, slots=(500, 500))
-
-    assert 1000 == page.value("jobs", state="RUNNING")
-    assert min(took_s) < 0.010
-
-
 def test_a_journal_that_cannot_be_written_is_told_until_it_can(tmp_path):
     pages = []
 
@@ -327,10 +260,9 @@ def test_what_waits_for_the_disk_is_told_with_its_age(tmp_path):
         await submitting
         bench.driver.journal.flush()  # what came after it
 
-    written = look(tmp_path, it_is_stuck)
+    pages.append(look(tmp_path, it_is_stuck))
 
-    assert pages[0].value("journal_lag_seconds") > 0
-    assert 0 == written.value("journal_lag_seconds")
+    assert [True, False] == [page.value("journal_lag_seconds") > 0 for page in pages]
 
 
 # -- totals that exist nowhere else: they say what happened, and never fall ------------------------
@@ -407,20 +339,6 @@ def test_a_rule_whose_reasons_have_ever_new_codes_makes_a_bounded_number_of_seri
     assert len(found) <= MOST_REASONS + 1
     assert (1.0, 99.0) == (found["Mine1"], sum(found.values()))
     assert found["other"] > 1.0
-
-
-def test_what_regulation_in_shadow_would_have_done_is_counted_apart():
-    counts = Counts()
-    for job_id, at_s, verdict, why in (
-        (1, 10.0, "suspend", BOUND),
-        (2, 12.0, "suspend", BOUND),
-        (1, 15.0, "resume", BY_HAND),
-    ):
-        shadow = ShadowStep(job_id=job_id, at_s=at_s, verdict=verdict, reason=why)
-        counts.take(Plan(shadow=(shadow,)), {})
-
-    assert {"IoBound": 5.0 + 8.0} == stood_s(counts, 20.0, "shadow_suspended_seconds_total")
-    assert {} == stood_s(counts, 20.0)
 
 
 def foretold(source, ratio, **fields):

@@ -39,10 +39,6 @@ def test_the_highest_id_is_that_of_an_output_of_a_job(tmp_path, names, expected)
     assert expected == highest_job(tmp_path, [])
 
 
-def test_where_no_job_ever_ran_there_is_nothing(tmp_path):
-    assert 0 == highest_job(tmp_path / "none", find_running(tmp_path))
-
-
 @pytest.fixture
 def ledger(tmp_path):
     ledger = open_ledger(str(tmp_path / "ledger"))
@@ -54,17 +50,14 @@ def ledger(tmp_path):
     os.close(ledger.fd)
 
 
-def test_what_runs_counts_as_well(tmp_path, ledger):
-    (tmp_path / "2.1").touch()
-
-    assert 5 == highest_job(tmp_path, find_running(tmp_path))
-
-
 def test_whoever_runs_and_no_job_stands_for_is_a_stranger(tmp_path, ledger):
     waits = job(5, state=JobState.PENDING, attempt=1)  # it takes up its next attempt
     runs = job(4, state=JobState.RUNNING, attempt=1)
 
     running = find_running(tmp_path)
+    (tmp_path / "2.1").touch()
+    assert 5 == highest_job(tmp_path, running)
+    assert 0 == highest_job(tmp_path / "none", find_running(tmp_path / "none"))
     assert [(Key(4, 1), HERE), (Key(5, 2), ABOVE)] == find_strangers(running, [])
     assert [(Key(4, 1), HERE)] == find_strangers(running, [waits])
     assert [] == find_strangers(running, [waits, runs])
@@ -86,16 +79,13 @@ def found(outputs, records=()):
     return find_old_outputs(outputs, 100.0, by_id.get)
 
 
-def test_only_what_was_last_written_before_is_found(tmp_path):
-    make(tmp_path, "1.1", 99.0)
-    make(tmp_path, "1.2", 100.0)
-    make(tmp_path, "2.1", 101.0)
-
-    assert [Key(1, 1)] == found(tmp_path)
-
-
 def test_a_report_goes_with_the_output_it_is_of(tmp_path):
-    for name, ended_s in (("1.1", 99.0), ("1.1.report", 101.0), ("2.1.report", 99.0)):
+    for name, ended_s in (
+        ("1.1", 99.0),
+        ("1.1.report", 101.0),
+        ("2.1.report", 99.0),
+        ("3.1", 100.0),
+    ):
         make(tmp_path, name, ended_s)
 
     assert [Key(2, 1)] == found(tmp_path)

@@ -92,6 +92,10 @@ REFUSED = [
     (TIER.format('rule = "nonsense"', "{home}/disk"), "'nonsense'"),
     (TIER.format("", "{home}/none"), f"none {disk_trouble.MISSING}"),
     (TIER.format("", "{home}/wishful.py"), disk_trouble.NO_DIRECTORY),
+    (
+        TIER.format("", "{home}/disk") + TIER.format("", "{home}").replace("fast", "slow"),
+        "is on the same filesystem as disk",
+    ),
 ]
 WRONG_POLICIES = [
     ("", "'admission' is missing"),

@@ -7,10 +7,9 @@ import msgspec
 import pytest
 from builders import FirstFit, InOrder, Rig, Script, counters, job, platform, reason, sampled
 
-from iodaemon.core.job import LIVE, SUSPENDED, Exit, JobState, Phase
+from iodaemon.core.job import LIVE, SUSPENDED, Exit, JobState
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
-from iodaemon.daemon.account import user_name
 from iodaemon.daemon.http.record import job_record, load_line, output_path, shell_code
 
 OUTPUTS = Path("/state/output")
@@ -30,23 +29,6 @@ def test_a_job_in_any_state_can_be_shown(state):
     assert (shown["shell_code"] is None) == (not state.is_final)
     assert (shown["predicted"] is None) == state.is_final
     assert (shown["slots"] != []) == (state in LIVE)
-
-
-def test_every_state_that_neither_runs_nor_is_over_has_a_reason():
-    silent = {
-        state
-        for state in JobState
-        if not state.is_final and record(job(1, state=state))["reason"] is None
-    }
-
-    assert silent <= {JobState.RUNNING, JobState.STARTING}
-
-
-def test_the_wait_for_a_turn_has_a_length():
-    shown = record(job(state=JobState.RUNNING, phase=Phase(asked_s=40.0, expect_bytes=5)))
-
-    assert {"asked_s": 40.0, "expect_bytes": 5, "granted_s": None} == shown["phase"]
-    assert "waits for its turn to do I/O, for 1m" == shown["reason"]["text"]
 
 
 def test_a_job_that_only_the_journal_knows_is_shown_as_it_ended():
@@ -73,13 +55,6 @@ def test_what_stands_still_moves_nothing_whatever_the_last_slice_says(rig, stopp
         shown["read_bytes_per_s"],
         shown["written_bytes_per_s"],
     )
-
-
-@pytest.mark.parametrize("state", sorted(SUSPENDED))
-def test_the_present_suspension_counts_from_its_beginning(state):
-    key = {"SUSPENDED_IO": "suspended_io_s", "SUSPENDED_USER": "suspended_user_s"}[state]
-
-    assert 65.0 == record(job(1, state=state, at_s=40.0, **{key: 5.0}))[key]
 
 
 @pytest.mark.parametrize(
@@ -146,10 +121,6 @@ def test_a_job_without_a_name_is_called_by_its_script(line, name):
 
     assert name == record(job(command=command))["name"]
     assert "given" == record(job(command=command, name="given"))["name"]
-
-
-def test_a_uid_without_a_name_is_shown_as_a_number():
-    assert ("root", "3999999999") == (user_name(0), user_name(3999999999))
 
 
 def test_the_load_line_counts_jobs_slots_and_bytes():

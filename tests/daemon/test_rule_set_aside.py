@@ -104,6 +104,10 @@ def test_a_rule_that_raises_is_set_aside_told_everywhere_and_comes_back_mended(n
         node.write(MENDED)
         assert "policy" in {each["path"] for each in reload_config(client)["changed"]}
         assert "mine" == client.jobs()["node"]["policy"]
+        assert [] == reload_config(client)["changed"]
+        node.write("return (")
+        with pytest.raises(RequestError, match="nothing was changed"):
+            reload_config(client)
         check_rules(client.policy(), "round 2")
         assert [] == client.jobs()["node"]["set_aside"]
         assert "set_aside" not in client.node()
@@ -113,20 +117,6 @@ def test_a_rule_that_raises_is_set_aside_told_everywhere_and_comes_back_mended(n
     assert 0 == process.returncode
     assert "event=rule_set_aside" in told
     assert "ZeroDivisionError" in told
-
-
-def test_a_rule_that_was_written_anew_is_read_again_and_one_that_is_broken_is_refused(node):
-    node.write(MENDED)
-    with node.daemon() as (client, _):
-        assert [] == reload_config(client)["changed"]
-        node.write(f"x = 1; {MENDED}")
-        assert ["admission.rule"] == [each["path"] for each in reload_config(client)["changed"]]
-        node.write("return (")
-        with pytest.raises(RequestError, match="nothing was changed"):
-            reload_config(client)
-        client.submit([{"command": ["compute=1000s"]}], {})
-        assert wait_until(lambda: is_running(client))
-        assert [] == client.jobs()["node"]["set_aside"]
 
 
 def test_a_check_of_the_policy_finds_the_rule_that_fails(node):
@@ -197,9 +187,7 @@ def watched(tmp_path, *, body="forever(view)", loop="pass"):
 @pytest.mark.parametrize(
     "loop",
     [
-        "pass",
         "view.bandwidth(1)",
-        "sorted([3, 2, 1], key=lambda x: -x)",
         "__import__('time').sleep(1000)",
         "__import__('fnmatch').filter(['a'] * 1000, 'b*')",
     ],
@@ -231,10 +219,3 @@ def test_an_end_outside_a_rule_or_in_order_is_not_held_against_it(tmp_path):
 
     for each in (crash, outside, crash, outside):
         assert "ended in" not in watched(tmp_path, **each).stdout
-
-
-def test_where_the_files_place_is_taken_rules_are_limited_all_the_same(tmp_path):
-    (tmp_path / "asked").symlink_to("/nowhere")
-
-    assert "RuleTimeout" in watched(tmp_path).stdout
-    assert (tmp_path / "asked").is_symlink() or not (tmp_path / "asked").exists()

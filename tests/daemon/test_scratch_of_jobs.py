@@ -10,7 +10,6 @@ from builders import Rig, exited, job, platform, reason
 from decoding import decode_submission
 from hypothesis import given
 from hypothesis import strategies as st
-from process import daemon, fails
 
 from iodaemon.cli.output import local_time
 from iodaemon.cli.show import scratch_pairs, why_lines
@@ -21,7 +20,6 @@ from iodaemon.core.handlers import END_GRACE_S
 from iodaemon.core.job import (
     DiskId,
     IoTotals,
-    Job,
     JobId,
     JobState,
     ScratchRequest,
@@ -109,11 +107,6 @@ PARTS = {"size_bytes": GIB // 16, "tier": "fast", "input_path": "/in"}
             TIERS,
             {"size_bytes": 1, "tier": "nvme"},
             "asks for tier nvme, which is not configured; there are: fast, slow",
-        ),
-        (
-            TIERS,
-            {"size_bytes": GIB, "tier": "gone", "fallback": "slow"},
-            "asks for tier gone, which is not configured",
         ),
         (
             TIERS,
@@ -225,7 +218,6 @@ LOST = {"staged": staged(True, False)}
     ("state", "fields", "copying", "others"),
     [
         (S.PENDING, WAITS, ["Input comes: from /in", "Output goes: to /out"], {}),
-        (S.HELD, WAITS, ["Input comes: from /in", "Output goes: to /out"], {}),
         (
             S.RUNNING,
             {"shares": SHARES, "scratch": ALWAYS},
@@ -238,12 +230,6 @@ LOST = {"staged": staged(True, False)}
             {"staged": staged(True, True)},
             ["Copied in: from /in", "Copied out: to /out"],
             {"Scratch is": "tier fast, given back"},
-        ),
-        (
-            S.FAILED,
-            {"staged": staged(False, False)},
-            ["Not copied in: from /in", "Not copied out: /out"],
-            {},
         ),
         (
             S.FAILED,
@@ -272,12 +258,6 @@ LOST = {"staged": staged(True, False)}
             ["Copied in: from /in", "Not copied out: /out; is removed by root"],
             {"Is removed": BY_ROOT.text},
         ),
-        (  # the journal of a daemon that did not keep it apart
-            S.FAILED,
-            {**LOST, "scratch_unwanted": BY_ROOT},
-            ["Copied in: from /in", f"Not copied out: /out; removed: {BY_ROOT.text}"],
-            {},
-        ),
         (
             S.FAILED,
             {**LOST, "scratch_unwanted": BY_AGE},
@@ -291,15 +271,6 @@ def test_what_was_copied_and_what_became_of_the_space_is_told(state, fields, cop
 
     assert copying == copying_of(told)
     assert others.items() <= told.items()
-
-
-@pytest.mark.parametrize("state", [S.COMPLETED, S.FAILED])
-def test_of_a_job_of_the_journal_of_which_nothing_was_told_nothing_is_said(state):
-    """Whether its tier had disks is not known any more."""
-    record = job_record(job(1, state=state, **RAN), None, 9.0, Path("/x"))
-
-    assert ["Input from: /in", "Output to: /out"] == copying_of(dict(scratch_pairs(record)))
-    assert job_record(job(1), None, 9.0, Path("/x"))["scratch"] is None
 
 
 def test_until_when_it_is_kept_is_told_on_the_clock_of_the_place():
@@ -337,17 +308,6 @@ def test_which_step_copies_stands_in_the_queue(tmp_path, text, told):
     assert find_stage(job(1, state=S.COMPLETED, scratch=request), tmp_path) is None
 
 
-def test_records_of_before_are_read():
-    staging = {"came_bytes": 1, "went_bytes": 2, "moved_bytes": 6}
-    made = job(1, state=S.COMPLETED, **RAN, staged=staged(True, True))
-    record = {**msgspec.to_builtins(made), "staged": {**staging, "took_s": 1.5, "others": 3}}
-    read = msgspec.json.decode(msgspec.json.encode(record), type=Job)
-
-    assert Staged(**staging) == read.staged
-    assert read.staged.has_gone is None
-    assert made == msgspec.json.decode(msgspec.json.encode(made), type=Job)
-
-
 # -- why -------------------------------------------------------------------------------------------
 
 
@@ -377,25 +337,6 @@ def test_who_waits_for_space_is_told_who_has_it():
     ) == why(waiting, runs, ended, kept)
 
 
-def test_who_leaves_the_tier_to_the_rule_is_told_who_has_space_that_would_do():
-    """Promised by what is expected: a rule that chooses does not go by walltimes alone."""
-    state = State(MACHINE, (TIERS[0], tier("mid", 50 * GIB), TIERS[1]))
-    state.let_choose(any_tier=True)
-    waiting, behind = (job(i, scratch=ScratchRequest(size_bytes=40 * GIB)) for i in (9, 10))
-    for each in (job(1, state=S.RUNNING, shares=(share(30 * GIB, "mid"),)), waiting, behind):
-        state.add(each)
-    state.reasons[waiting.id] = reason("Storage", "needs 40 GiB on tier mid; 20 GiB are free")
-    state.reservations[waiting.id] = 70.0
-
-    assert (
-        "space of tier fast or tier mid is given back: job 1 has 30 GiB; promised in 60 s, "
-        "by when those that run are expected to end"
-    ) == explain(state, None, waiting, 10.0).until
-    assert ("its turn has come and 1 CPU of one socket is free, and so is its space") == explain(
-        state, None, behind, 10.0, account="waits behind job 9"
-    ).until
-
-
 HAS = {"shares": SHARES, "attempt": 1}
 
 
@@ -413,12 +354,6 @@ HAS = {"shares": SHARES, "attempt": 1}
             "",
         ),
         (
-            S.COMPLETED,
-            {**HAS, "scratch_kept": reason("ScratchKept", "it lies in /fast/x")},
-            "its scratch space is kept: it lies in /fast/x; its user",
-            "",
-        ),
-        (
             S.PENDING,
             {**HAS, "scratch": REQUEST},
             "waits until the scratch space of its last attempt has been cleared",
@@ -429,12 +364,6 @@ HAS = {"shares": SHARES, "attempt": 1}
             {**HAS, "scratch": REQUEST, "scratch_kept": reason("ScratchKept", "kept for ann")},
             "waits to run again: kept for ann",
             "'iod scratch remove 2', once nobody needs that any more",
-        ),
-        (
-            S.PENDING,
-            {"scratch": ScratchRequest(size_bytes=999 * GIB)},
-            "can never start: asks for 999 GiB of tier fast",
-            None,
         ),
     ],
 )
@@ -618,22 +547,6 @@ def test_what_was_really_copied_counts_and_not_what_was_named():
 
     # 4 GB were staged in 4 s; 9 GB are its own, and it read none of the 3 from the disk.
     assert pytest.approx(30.0 + 9 * 4.0 + 15.0) == slow_tier_s(ended, TIERS)
-
-
-@given(
-    st.floats(0.0, 1e6),
-    st.none() | st.integers(0, 10**15),
-    st.integers(0, 10**12),
-    st.integers(0, 10**12),
-)
-def test_nobody_is_charged_less_than_nothing_and_writing_more_is_never_cheaper(
-    run_s, moved, came, went
-):
-    fields = {"input_path": "/i", "input_bytes": came, "output_path": "/o", "output_bytes": went}
-    charged = slow_tier_s(ran(run_s, moved, **fields), TIERS)
-
-    assert charged >= 0.0
-    assert charged <= slow_tier_s(ran(run_s, (moved or 0) + 10**9, **fields), TIERS)
 
 
 # -- directories on disks --------------------------------------------------------------------------
@@ -823,64 +736,3 @@ def test_what_is_covered_by_a_mount_is_told_as_too_much(heard):
     [told], _ = heard(follow, covered)
 
     assert (0, True, False) == (told.used_bytes, told.is_over, told.is_all)
-
-
-# -- a daemon --------------------------------------------------------------------------------------
-
-CONFIG = """
-backend = "simulated"
-[[tier.fast.disk]]
-path = "/fast"
-capacity = "100 GiB"
-[tier.slow]
-bandwidth = "200 MB/s"
-"""
-
-
-def asking(size, command):
-    return {"command": [command], "scratch": {"size_bytes": size * GIB}}
-
-
-def test_space_outlives_a_killed_daemon_and_is_given_back_afterwards(tmp_path):
-    (tmp_path / "config.toml").write_text(CONFIG)
-    places = (tmp_path / "state", tmp_path / "run", "--config", str(tmp_path / "config.toml"))
-    with daemon(*places) as (client, process):
-        [first, second] = client.submit([asking(80, "compute=1h"), asking(80, "compute=0s")], {})
-        [row] = client.node()["allocated"]
-        why = client.why(second)
-        process.kill()
-        process.wait()
-
-    held = {"job_id": first, "tier": "fast", "disk": "/fast", "size_bytes": 80 * GIB}
-    assert held.items() <= row.items()
-    assert "space of tier fast is given back: job 1 has 80 GiB" in why["until"]
-
-    with daemon(*places) as (client, _):
-        client.wait([first, second])
-        jobs = {each["id"]: each for each in client.jobs(all_jobs=True)["jobs"]}
-        left = client.node()["allocated"]
-        with pytest.raises(RequestError, match="job 2 has nothing in any tier's space"):
-            client.ask("POST", f"/v1/jobs/{second}/scratch/remove", {})
-        with pytest.raises(RequestError, match="asks for 101 GiB of tier fast, which has 100 GiB"):
-            client.submit([asking(101, "compute=0s")], {})
-
-    assert ("LOST", "COMPLETED") == (jobs[first]["state"], jobs[second]["state"])
-    assert [] == left
-    assert "fast" == jobs[second]["scratch"]["tier"]
-    assert jobs[second]["scratch"]["charged_s"] is not None
-
-
-def test_two_tiers_on_one_filesystem_are_refused_at_the_start(tmp_path):
-    lines = []
-    for name in "ab":
-        (tmp_path / name).mkdir()
-        lines.append(f'[[tier.{name}.disk]]\npath = "{tmp_path / name}"\non_root = true\n')
-    path = tmp_path / "config.toml"
-    path.write_text("".join(lines))
-
-    code, line = fails(tmp_path / "state", tmp_path / "run", "--config", str(path), backend="linux")
-
-    assert 0 != code
-    assert (
-        f"tier b: disk {tmp_path}/b is on the same filesystem as disk {tmp_path}/a of tier a"
-    ) in line

@@ -13,7 +13,6 @@ from iodaemon.daemon.http.refusal import Misstated
 from iodaemon.daemon.http.submission import (
     SubmittedJob,
     adjust,
-    environment_key,
     job_maker,
 )
 from iodaemon.errors import RequestError
@@ -32,14 +31,6 @@ def spec(**fields):
 def made(submitted, uid=1000):
     [one] = decode_submission(body(submitted), MACHINE).jobs
     return job_maker(one, uid, "key")(JobId(3), 5.0)
-
-
-def test_a_command_is_all_that_is_needed():
-    job = made(spec())
-    said = job.spec
-
-    assert (3, 1000, JobState.PENDING, 5.0) == (job.id, job.uid, job.state, job.submitted_s)
-    assert (("true",), "/", 1, 0o022) == (said.command, said.cwd, said.cpus, said.umask)
 
 
 def test_all_that_can_be_said_of_a_job_is_kept():
@@ -78,8 +69,6 @@ def test_a_held_job_waits_for_its_resume():
     ("data", "expected"),
     [
         (b"", "the submission is no JSON: "),
-        (b"{", "the submission is no JSON: "),
-        (b"null", "the submission must be an object, not null"),
         (b"[]", "the submission must be an object, not a list"),
         (b"\xff\xfe{}", "the submission is no JSON: "),
         (b'{"jobs":[{"command":["\xff"]}]}', "the job is no JSON: "),
@@ -97,34 +86,22 @@ def test_a_held_job_waits_for_its_resume():
         (body(spec(command=[1])), "command[0] must be a text, not a whole number"),
         (body(spec(command=[""])), "the command is empty; give one after --"),
         (body(spec(command=["a\0"])), "NUL characters"),
-        (body(spec(name="\0")), "NUL characters"),
-        (body(spec(cwd="/\0")), "NUL characters"),
-        (body(spec(stdout="\0")), "NUL characters"),
         (body(spec(stderr="a\0")), "NUL characters"),
         (body(spec(cwd="here")), "cwd must begin with /"),
         (body(spec(name="n" * 201)), "name has more than 200 characters; shorten it"),
         (body(spec(cpus=0)), "cpus must be at least 1"),
-        (body(spec(cpus=-1)), "cpus "),
         (body(spec(cpus=1.5)), "cpus must be a whole number, not a number"),
         (body(spec(cpus=True)), "cpus must be a whole number, not true or false"),
         (body(spec(cpus=5)), "asks for 5 CPUs, the largest socket has 4; lower --cpus to 4"),
         (body(spec(), spec(cpus=10**30)), "job 2 of 2: asks for 1000000"),
         (body(spec(walltime_s=0)), "walltime_s "),
-        (body(spec(walltime_s=-1)), "walltime_s "),
         (b'{"jobs":[{"command":["a"],"walltime_s":1e999}]}', "walltime_s "),
         (b'{"jobs":[{"command":["a"],"walltime_s":NaN}]}', "the submission is no JSON: "),
-        (body(spec(max_suspend_s=0)), "max_suspend_s "),
-        (body(spec(memory_bytes=0)), "memory_bytes "),
         (body(spec(memory_bytes=2**64)), "memory_bytes "),
-        (body(spec(io_rate_bytes_per_s="40M")), "io_rate_bytes_per_s "),
         (body(spec(umask=0o1000)), "umask "),
-        (body(spec(stdout="")), "stdout "),
-        (body(spec(hold="yes")), "hold "),
         (body(spec(), environment={"A": 1}), "environment must be a text, not a whole number"),
         (body(spec(), environment={"": "x"}), "environment variable '' cannot be set"),
-        (body(spec(), environment={"A=B": "x"}), "environment variable 'A=B' cannot be set"),
         (body(spec(), environment={"A": "\0"}), "environment variable 'A' cannot be set"),
-        (body(spec(), spec(), spec(command=[""])), "job 3 of 3: the command is empty"),
         (body(*[spec()] * 100_001), "100001 jobs in one submission; send 1 to 100000"),
     ],
 )
@@ -234,12 +211,6 @@ def test_of_many_jobs_with_the_same_nonsense_the_first_is_named():
     assert [3.0] == [job.io_rate_bytes_per_s for job in jobs if job.io_rate_bytes_per_s is not None]
 
 
-def test_there_is_an_end_to_what_is_told():
-    jobs, warnings = heeded(*(spec(**{RATE: -number}) for number in range(1, 100)))
-
-    assert (99, 20) == (len(jobs), len(warnings))
-
-
 NUMBERS = st.none() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -261,12 +232,6 @@ def test_whatever_numbers_are_given_the_job_is_taken_with_a_hint_that_can_be_or_
     assert not warnings or kept.declared is None
 
 
-def test_an_environment_has_one_key_whatever_its_order():
-    assert environment_key({"A": "1", "B": "2"}) == environment_key({"B": "2", "A": "1"})
-    assert environment_key({"A": "1"}) != environment_key({"A": "2"})
-    assert environment_key({}) == environment_key({})
-
-
 @settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_submission_or_refused(data):
@@ -276,24 +241,6 @@ def test_any_bytes_are_a_submission_or_refused(data):
         return
 
     assert submission.jobs
-
-
-WHATEVER = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3),
-    max_leaves=4,
-)
-
-
-@settings(deadline=None)
-@given(st.sampled_from(sorted(spec(cwd=1, name=1, cpus=1, umask=1, stdout=1))), WHATEVER)
-def test_any_value_of_any_field_is_taken_or_refused(field, value):
-    try:
-        submission = decode_submission(body(spec(**{field: value})), MACHINE)
-    except RequestError:
-        return
-
-    assert 1 == len(submission.jobs)
 
 
 def test_a_job_without_walltime_gets_the_default_one_and_its_submitter_is_told():

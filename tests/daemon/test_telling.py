@@ -1,14 +1,30 @@
-"""Why, events, mode and samples over a real socket, of a daemon with simulated jobs."""
+"""Events, mode, trials and samples over a real socket, of a daemon with simulated jobs."""
 
 import json
+import os
 import threading
 from contextlib import closing
 
+import msgspec
 import pytest
+from served import Served
 
-from iodaemon.core.job import JobId
+from iodaemon.api.hints import forget_hints, list_hints
+from iodaemon.config import load_policy
+from iodaemon.core.decision import (
+    AdmissionPlan,
+    Lesson,
+    LimitState,
+    RegulationPlan,
+    StartLimit,
+    TrialStep,
+)
+from iodaemon.core.job import JobId, Reason
 from iodaemon.core.rule import Mode
+from iodaemon.core.state import CONTENTION
 from iodaemon.errors import RequestError
+from iodaemon.registry import shipped
+from iodaemon.simulator.replay import parse_recording, replay
 
 BOUND = {"rule": "dynamic", "io_bound": "10 MB/s"}
 """Any one reader of the simulated disk is far above it."""
@@ -35,31 +51,6 @@ def held(served):
 
 def past(served, **query):
     return list(served.client.events(follow=False, **query))
-
-
-# -- why -----------------------------------------------------------------------------------------
-
-
-def test_why_of_a_suspended_job_says_who(served):
-    job_id = served.running()
-    served.client.suspend(job_id)
-
-    assert served.client.why(job_id)["is_so"].startswith("stands still: suspended by ")
-
-
-def test_why_of_a_job_held_for_io_has_the_table_of_the_slice(serve):
-    served = serve(regulation=NEVER_BACK)
-    job_id = held(served)
-
-    answer = served.client.why(job_id)
-
-    evidence = answer["evidence"]
-    assert "suspend" == {row["job_id"]: row["verdict"] for row in evidence["jobs"]}[job_id]
-    assert "total of all jobs" == evidence["signal"]
-    assert evidence["value"] > evidence["threshold"]
-    assert evidence["fits"] is None
-    assert "io_bound is 10.0 MB/s" in answer["is_so"]
-    assert "there is room for its I/O (all together may bring 10.0 MB/s)" in answer["until"]
 
 
 # -- events --------------------------------------------------------------------------------------
@@ -209,5 +200,160 @@ def test_samples_are_kept_where_that_is_asked_for_and_come_page_by_page(serve, m
     assert 2 == len(pages[0]["platform"]["partitions"])
 
 
-def test_otherwise_there_are_none(served):
-    assert [] == list(served.client.samples(0.0))
+WHY = Reason(code=CONTENTION, text="2 jobs contend for memory, which is the most that gets on")
+LESSON = Lesson(limit=2, too_many=6, gain=2.6, tries=2)
+TRIAL = TrialStep(
+    resource="memory",
+    verdict="kept",
+    before=6,
+    tried=2,
+    gain=2.6,
+    text="2 at a time got 2.6 times as much done as 6 at a time",
+)
+LIMIT = LimitState(resource="memory", contending=2, limit=2, text=TRIAL.text)
+
+
+class Learns(msgspec.Struct, frozen=True, kw_only=True):
+    """A regulation that tries once, learns of every job's kind, and keeps its limit."""
+
+    timeslice_s: float = 0.1
+
+    def decide(self, view, memory):
+        lessons = {}
+        for job in view.live:
+            kind = view.kind(job.id)
+            if view.lesson(kind) is None:
+                lessons[kind] = msgspec.structs.replace(LESSON, at_s=view.now_s)
+        plan = RegulationPlan(
+            starts=StartLimit(most=0, why=WHY),
+            trials=() if memory else (TRIAL,),
+            limits=(LIMIT,),
+            lessons=lessons,
+        )
+        return plan, True
+
+
+class Heeds(msgspec.Struct, frozen=True, kw_only=True):
+    """An admission that goes by how many the regulation lets start."""
+
+    inner: object
+
+    def decide(self, view, memory):
+        state = view._state  # as an admission of the daemon will see it
+        if state.start_limit is None or not any(True for _ in view.live):
+            return self.inner.decide(view, memory)
+        return AdmissionPlan(rest=state.start_limit.why), memory
+
+
+@pytest.fixture
+def learning(serve):
+    """Makes daemons on one journal, one after the other, whose regulation learns."""
+
+    def make(**options):
+        served = serve(**options)
+        controller = served.driver.controller
+        admission = Heeds(inner=controller.rules.admission)
+        rules = msgspec.structs.replace(controller.rules, regulation=Learns(), admission=admission)
+        served.call(lambda: controller.use(rules))
+        return served
+
+    return make
+
+
+def kinds(served):
+    return {row["key"]: row for row in list_hints(served.client)["lessons"]}
+
+
+def learned(served):
+    """Wait until something is, and known to be durable."""
+    served.until(lambda: len(served.state.lessons) > 0)
+    served.journal.flush()
+
+
+def tried(served):
+    """Wait until something is on the disk that was tried, or would have been."""
+    served.until(
+        lambda: [
+            note
+            for _, note in served.journal.events_since(0.0, limit=99)[0]
+            if getattr(note, "kind", None) == "trial"
+        ]
+    )
+
+
+def trials(served):
+    told = served.client.events(since_s=0.0, follow=False)
+    return [event for event in told if event["kind"] == "trial"]
+
+
+def test_a_trial_is_an_event_and_a_job_that_waits_for_it_is_told(learning):
+    served = learning()
+    tried(served)
+    served.running("compute=900s")
+    waiting = served.submit("compute=900s")
+    served.until(lambda: served.state.queue_reason(JobId(waiting)) == WHY)
+
+    [event] = trials(served)
+    answer = served.client.why(waiting)
+
+    told = {name: getattr(TRIAL, name) for name in ("resource", "verdict", "before", "text")}
+    assert told.items() <= event.items()
+    assert (2.6, False) == (event["gain"], event["is_shadow"])
+    assert event["at_s"] == answer["trials"][0]["at_s"]
+    assert f"waits: {WHY.text}" == answer["is_so"]
+    assert [msgspec.to_builtins(LIMIT)] == answer["limits"] == served.client.node()["limits"]
+
+
+def test_what_was_learned_can_be_forgotten_for_good_by_whose_it_is(learning):
+    served = learning()
+    job_id = served.running("compute=900s")
+    learned(served)
+    [(key, row)] = kinds(served).items()
+    fields = ("limit", "too_many", "gain", "tries", "uid")
+    assert (2, 6, 2.6, 2, os.geteuid()) == tuple(row[name] for name in fields)
+    assert [] == forget_hints(served.client, [key], os.geteuid() + 1)
+    assert [key] == list(kinds(served))
+    served.client.cancel(job_id, grace_s=0.0)
+    served = learning()
+    assert row == kinds(served)[key]
+    assert [key] == forget_hints(served.client, [key, "like:nothing"])
+    served.until(lambda: len(served.state.lessons) == 0)
+    assert {} == kinds(learning())
+
+
+REPLAYED = {"rule": "dynamic", "io_bound": "100 MB/s"}
+
+
+def rules(name="default", **regulation):
+    overrides = {"regulation": {"timeslice": "0.1 s", **regulation}}
+    return load_policy(name, overrides=overrides, search=(shipped("policies"),)).rules
+
+
+def recorded(directory):
+    """Suspensions as the daemon noted them, and what it measured."""
+    served = Served(directory, regulation=REPLAYED, mode=Mode.SHADOW, keeps_samples=True)
+    try:
+        ids = [
+            served.submit("compute=150ms", "read=150MB", "compute=250ms", "read=100MB"),
+            served.submit("read=200MB", "compute=100ms", "write=300MB"),
+            served.submit("read=100MB", no_suspend=True),
+        ]
+        assert served.client.wait(ids, timeout_s=20.0)["finished"]
+        ended_s = served.driver.timeline.now_s
+        served.until(lambda: served.state.meter.last.at_s > ended_s + 0.3)
+        events = list(served.client.events(since_s=0.0, follow=False))
+        return events, parse_recording(served.client.samples(0.0))
+    finally:
+        served.close()
+
+
+def test_a_replay_under_the_same_policy_gives_the_shadows_suspensions(tmp_path):
+    events, recording = recorded(tmp_path)
+
+    noted = [(e["at_s"], e["job_id"], e["verdict"]) for e in events if e["kind"] == "shadow"]
+    again = replay(recording, rules(**REPLAYED)).steps
+    assert len(noted) > 2
+    assert noted == [(step.at_s, step.job_id, step.verdict) for step in again]
+    assert () == replay(recording, rules("none")).steps
+    assert {"COMPLETED"} == {str(job.state) for job in recording.jobs}
+    assert [0.0] * 3 == [job.suspended_io_s for job in recording.jobs]

@@ -3,10 +3,8 @@
 import contextlib
 import time
 
-import pytest
 from served import Served
 
-from iodaemon.api.shape import Selector
 from iodaemon.cli import main
 from iodaemon.daemon.http.context import LONGEST_BACK_S, WaitMarks
 
@@ -59,26 +57,6 @@ def test_an_age_is_judged_by_the_clock_of_the_daemon(tmp_path, monkeypatch, caps
             capsys.readouterr()
             assert 0 == main(["--api", behind.socket_path, verb, "--since", "1h"])
             assert shown in capsys.readouterr().out
-
-
-def test_it_says_from_when_on_it_looks_and_a_number_goes_without_since(served, capsys):
-    job_id = served.ended("exit=0")
-    code = wait_all(served, "--json")
-    told = capsys.readouterr()
-
-    assert 0 == code
-    assert "waiting for 1 job: all unfinished, and those submitted since " in told.err
-    assert 0 == wait_all(served)
-    assert 2 == main(["--api", served.socket_path, "wait", str(job_id), "--since", "1h"])
-
-
-def test_a_daemon_without_marks_looks_back_a_day(served):
-    failed = served.ended("exit=3")
-    served.call(lambda: served.context.wait_marks._marks.clear())
-    awaited = served.client.awaited(Selector())
-
-    assert [failed] == awaited["ids"]
-    assert LONGEST_BACK_S == pytest.approx(awaited["now_s"] - awaited["since_s"])
 
 
 # -- the marks -----------------------------------------------------------------------------------
