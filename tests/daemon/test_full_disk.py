@@ -1,13 +1,15 @@
-"""A disk that is full, for real: nothing that was acknowledged is lost, nothing else begins."""
+"""A disk that is full, for real: nothing that was acknowledged is lost, nothing else begins.
+
+That no daemon starts on one: tests/doctor/test_conditions.py.
+"""
 
 import contextlib
 import os
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from mounting import small_disk
-from process import daemon, fails, iod, stop, wait_until
+from process import daemon, iod, stop, wait_until
 
 from iodaemon.daemon.driver import JOURNAL_RETRY_S
 from iodaemon.node.sampler.proc_files import find_state
@@ -33,9 +35,6 @@ class Disk:
 
     def free(self):
         (self.path / "ballast").unlink()
-
-    def remount(self, option):
-        subprocess.run(["mount", "-o", f"remount,{option}", self.path], check=True)
 
 
 @pytest.fixture
@@ -118,24 +117,3 @@ def test_the_end_is_found_by_the_next_daemon_where_the_first_could_not_keep_it(
         [job] = client.wait([job_id], timeout_s=20.0)["jobs"]
 
     assert ("FAILED", 7) == (job["state"], job["exit_code"])
-
-
-def test_a_daemon_does_not_start_on_a_full_or_read_only_disk_and_says_why(disk, runtime):
-    new = disk.path / "new"
-    new.mkdir(mode=0o700)
-    with daemon(disk.state, runtime, backend="linux") as (client, _):
-        client.submit([{"command": ["/bin/true"], "hold": True}], {})
-    disk.fill()
-    full = [(fails(state, runtime, backend="linux"), str(state)) for state in (disk.state, new)]
-    disk.free()
-    disk.remount("ro")
-    read_only, line = fails(disk.state, runtime)
-    disk.remount("rw")
-
-    for (code, told), place in full:
-        assert (1, True) == (code, place in told)
-        assert any(word in told for word in ("no space is left", "limit"))
-    assert 1 == read_only
-    assert f"the file system of {disk.state} is read-only; mount it writable" in line
-    with daemon(disk.state, runtime, backend="linux") as (client, _):
-        assert 1 == len(client.jobs()["jobs"])

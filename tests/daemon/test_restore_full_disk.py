@@ -18,7 +18,7 @@ from iodaemon.core.job import JobState
 from iodaemon.daemon.journal.backup import back_up
 from iodaemon.daemon.journal.restore import restore
 from iodaemon.daemon.journal.writer import Journal
-from iodaemon.errors import JournalError, RequestError
+from iodaemon.errors import JournalError
 
 DISK_KIB = 2048
 DISK_FILES = 32
@@ -185,13 +185,3 @@ def test_a_journal_that_another_process_holds_is_not_taken_for_a_damaged_one(tmp
         said, _ = try_to_restore(state, copy)
 
     assert said.endswith("another process holds it; end that process")
-
-
-@pytest.mark.node
-def test_a_backup_names_the_disk_that_takes_no_file_more(state, copy):
-    with filled(state.with_name("ballast"), "files", 1), pytest.raises(RequestError) as refused:
-        back_up(copy.with_name("source"), state / "copy.db", replace=False)
-
-    sentence = f"no inode is left on the file system of {state}; remove files there"
-    assert f"{state}/copy.db: {sentence}" == str(refused.value)
-    assert [] == os.listdir(state)

@@ -19,7 +19,6 @@ from process import (
     await_read,
     command,
     daemon,
-    fails,
     iod,
     read_until,
     stop,
@@ -38,8 +37,6 @@ pytestmark = pytest.mark.node
 HOPELESS = 78
 """systemd does not try again (RestartPreventExitStatus=)."""
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
-
 
 @pytest.fixture
 def places(tmp_path):
@@ -54,8 +51,7 @@ def cannot_start(places, tmp_path, capsys, monkeypatch):
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "IOD_API_SOCKET"):
         monkeypatch.delenv(name, raising=False)
 
-    def call(*options, state=None, runtime=None):
-        state, runtime = state or places[0], runtime or places[1]
+    def call(*options, state=places[0], runtime=places[1]):
         capsys.readouterr()
         words = ["--state-dir", str(state), "--socket", str(runtime / "iod.sock"), *options]
         code = main(["daemon", "--backend", "simulated", *words])
@@ -138,13 +134,13 @@ def test_more_connections_than_files_do_not_end_the_daemon(places):
 # -- another daemon --------------------------------------------------------------------------------
 
 
-def test_a_second_daemon_on_the_same_directories_is_refused(places, tmp_path):
+def test_a_second_daemon_on_the_same_directories_is_refused(places, cannot_start, tmp_path):
     with daemon(*places) as (client, process):
-        code, line = fails(*places)
+        code, line = cannot_start()
         assert HOPELESS == code
         assert f"a daemon runs already on {places[0]} (pid {process.pid}, " in line
 
-        code, line = fails(tmp_path / "other", places[1])
+        code, line = cannot_start(state=tmp_path / "other")
         assert HOPELESS == code
         assert f"a daemon runs already on {places[1]} (pid {process.pid}, " in line
         assert "set another runtime_dir" in line
@@ -162,61 +158,15 @@ def test_a_socket_path_that_no_socket_can_have_is_refused(cannot_start, tmp_path
     assert "set runtime_dir to a shorter path" in line
 
 
-@as_root
 @pytest.mark.parametrize("which", [0, 1], ids=["state_dir", "runtime_dir"])
-def test_a_directory_of_another_user_is_refused(places, cannot_start, which):
-    places[which].mkdir(mode=0o700)
-    os.chown(places[which], 65534, 65534)
-
-    code, line = cannot_start()
-
-    assert HOPELESS == code
-    key = ("state_dir", "runtime_dir")[which]
-    assert f"{key}: {places[which]} belongs to uid 65534, not to uid 0; " in line
-    cure = f"chown {('-R 0 {}/', '0 {}')[which].format(places[which])}"
-    assert f"; '{cure}' as root, or set another {key}" in line
-
-
-@pytest.mark.parametrize(("which", "mode"), [(0, 0o1777), (0, 0o702), (1, 0o770)])
-def test_a_directory_that_others_may_write_to_is_refused(places, cannot_start, which, mode):
+def test_a_directory_that_others_may_write_to_is_refused(places, cannot_start, which):
+    """What else is refused of it: tests/doctor/test_conditions.py."""
     places[which].mkdir()
-    places[which].chmod(mode)
+    places[which].chmod(0o1777)
 
     code, line = cannot_start()
 
     assert (HOPELESS, True) == (code, f"others may write to {places[which]} (mode" in line)
-
-
-@as_root
-def test_what_a_daemon_of_another_user_left_in_the_directory_is_told(places, cannot_start):
-    make_journal(places[0])
-    os.chown(places[0] / "journal.db", 65534, 65534)
-
-    code, line = cannot_start()
-
-    assert HOPELESS == code
-    assert f"state_dir: {places[0]}/journal.db belongs to uid 65534, not to uid 0; " in line
-    assert f"'chown -R 0 {places[0]}/' as root" in line
-
-
-@as_root
-def test_a_link_that_somebody_else_made_is_refused(places, cannot_start, tmp_path):
-    (tmp_path / "mine").mkdir(mode=0o700)
-    places[1].symlink_to(tmp_path / "mine")
-    os.lchown(places[1], 65534, 65534)
-
-    code, line = cannot_start()
-
-    assert (HOPELESS, True) == (code, f"the link {places[1]} belongs to uid 65534" in line)
-
-
-@pytest.mark.parametrize("which", [0, 1], ids=["state_dir", "runtime_dir"])
-def test_a_file_in_place_of_a_directory_is_refused(places, cannot_start, which):
-    places[which].write_text("")
-
-    code, line = cannot_start()
-
-    assert (HOPELESS, True) == (code, f"{places[which]} is no directory; move it away" in line)
 
 
 def test_a_directory_in_place_of_the_socket_is_refused(places, cannot_start):
