@@ -6,14 +6,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from builders import FirstFit, InOrder, Rig, Script, counters, job, platform, sampled
+from builders import Rig, counters, job, platform, sampled
 from served import Served
 
 from iodaemon.api import model
 from iodaemon.core.job import JobState, Phase, Reason, ScratchRequest
-from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
-from iodaemon.daemon.http.record import job_record, load_line
+from iodaemon.daemon.http.record import job_record
 from iodaemon.daemon.http.route import ROUTES, SELECTOR_KEYS
 from iodaemon.daemon.http.routes import hints
 from iodaemon.daemon.http.routes.history import Tallies
@@ -112,18 +111,3 @@ def test_the_daemon_makes_what_is_told():
         shape = typing.get_type_hints(getattr(model, name.title()))
         assert inner(name) == list(made[name]) == list(shape), name
     assert words("SUM") == list(tallies.rows()[0])
-
-
-def test_the_load_line_has_the_documented_keys_and_no_others():
-    rules = Rules(name="test", admission=InOrder(), placement=FirstFit(), regulation=Script())
-    paragraph = re.search(r"^`node` in the answer.*?\n\n", API, re.MULTILINE | re.DOTALL)[0]
-    keys = re.findall(r"`(\w+)`", paragraph.split(":", 1)[1])
-
-    line = load_line(State(platform(2, 2)), rules)
-
-    assert keys == list(line) == list(typing.get_type_hints(model.LoadLine))
-
-
-def test_client_and_daemon_know_the_same_states():
-    assert {str(state): state.code for state in JobState} == model.STATE_CODES
-    assert {str(state) for state in JobState if state.is_final} == model.FINAL_STATES

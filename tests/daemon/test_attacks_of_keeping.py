@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -39,19 +38,6 @@ def served(tmp_path):
 
 
 # -- environments --------------------------------------------------------------------------------
-
-
-def test_environments_go_with_the_jobs_that_used_them_and_come_back_with_a_requeue(served):
-    kept = served.driver.environments
-    for number in range(5):
-        [job_id] = served.client.submit([HELD], {"A": str(number)})
-        assert 1 == served.call(lambda: len(kept))
-        served.client.cancel(job_id)
-
-    assert (0, 0) == served.call(lambda: (len(kept), kept.kept_bytes(os.geteuid())))
-    served.client.requeue(job_id)
-    key = served.state.jobs[JobId(job_id)].spec.environment_id
-    assert {"A": "4"} == served.call(lambda: kept.get(key))
 
 
 def with_state(number, *, uid, key, state):

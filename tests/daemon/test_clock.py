@@ -21,8 +21,8 @@ from journals import store
 from iodaemon.core.decision import Lesson
 from iodaemon.core.job import DiskId, JobKind, JobState, Share, TierName
 from iodaemon.core.lifecycle import shifted
-from iodaemon.daemon.journal.record import Passed, Reading, Span
-from iodaemon.daemon.timeline import SPAN_S, count_on, expired_before_s, keep_time, not_after
+from iodaemon.daemon.journal.record import Reading
+from iodaemon.daemon.timeline import SPAN_S, count_on, expired_before_s, keep_time
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -211,12 +211,6 @@ def test_what_was_learned_is_as_old_as_before(journal, same_boot):
     assert (moved,) == journal.restore().lessons
 
 
-def test_nothing_was_learned_in_the_future():
-    first, later = (JobKind("1 like:a"), Lesson(at_s=5.0)), (JobKind("1 like:b"), Lesson(at_s=15.0))
-
-    assert (first, (later[0], Lesson(at_s=10.0))) == not_after((first, later), 10.0)
-
-
 # -- what is kept for a time -----------------------------------------------------------------------
 
 RETAIN_S = 30 * DAY_S
@@ -367,26 +361,7 @@ def test_a_year_ahead_and_back_lets_what_was_right_go_in_time():
     assert {True} == {wall_s > machine.now_s - RETAIN_S - DAY_S for wall_s, _ in machine.records}
 
 
-def test_restarts_without_end_do_not_fill_the_journal():
-    machine = Machine()
-    for _ in range(1000):
-        machine.tick(36.0)
-        machine.start()
-
-    assert len(machine.passed.spans) <= 12
-
-
-def test_what_has_passed_is_known_after_a_restart(journal):
-    reading = Reading(at_s=5.0, boot_id="one", uptime_s=7.0)
-    passed = Passed(last=reading, spans=(Span(0.0, 1.0), Span(6.5, 2.0)))
-
-    first = journal.restore().passed
-    store(journal, meta={"passed": passed})
-
-    assert (None, passed) == (first, journal.restore().passed)
-
-
-@pytest.mark.parametrize("by_s", [-200 * DAY_S, HOUR_S, YEAR_S])
+@pytest.mark.parametrize("by_s", [-200 * DAY_S, YEAR_S])
 def test_in_another_boot_a_result_that_is_kept_is_as_old_as_when_last_looked_at(journal, by_s):
     share = Share(tier=TierName("fast"), disk=DiskId("/fast"), size_bytes=1)
     ended = job(1, state=JobState.FAILED, at_s=5.0, shares=(share,), scratch_kept_since_s=YEAR_S)

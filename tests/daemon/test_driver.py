@@ -265,20 +265,6 @@ def test_a_refused_job_never_exists_and_its_id_is_never_used_again(tmp_path):
     assert [3] == list(found)
 
 
-@driven
-async def test_further_submissions_are_refused_at_once_and_use_no_ids(bench):
-    await bench.run()
-    bench.spoil()
-    await refusal(bench.submitting())
-    for _ in range(10):
-        await refusal(bench.submitting())
-    bench.mend()
-    await bench.after(JOURNAL_RETRY_S)
-
-    assert [3] == await bench.submitting()
-    bench.backend.take()
-
-
 def test_a_refused_job_that_changed_meanwhile_does_not_come_back(tmp_path):
     """Its cancelling is in a batch of its own, which fails after the client was told no."""
 
@@ -402,19 +388,6 @@ def test_everything_that_happened_meanwhile_is_on_the_disk_after_the_recovery(tm
     found = drive(tmp_path, scenario)
 
     assert 7 == found[1].exit.code
-
-
-def test_a_restart_right_after_the_disk_was_mended_loses_nothing(tmp_path):
-    async def scenario(bench):
-        await bench.run(5)
-        bench.spoil()
-        bench.post(exited(bench.now_s, 1), cancel(bench.now_s, 5))
-        await bench.settle()
-        bench.mend()
-
-    found = drive(tmp_path, scenario)
-
-    assert (JobState.COMPLETED, JobState.CANCELLED) == (found[1].state, found[5].state)
 
 
 @driven

@@ -7,7 +7,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from builders import counters, job, reason, sample
+from builders import job, reason, sample
 from exploring import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -78,14 +78,6 @@ def test_the_header_of_a_stream_that_is_resumed_goes_before_its_since(serve):
     assert f"Last-Event-ID: {every[1]['id']}" in answer.head
     told = [part for part in answer.body.split(b"\r\n") if part.startswith(b"{")]
     assert every[2:] == [json.loads(line) for part in told for line in part.splitlines()]
-
-
-def test_a_follower_reads_pages_however_many_came(journal):
-    write(journal, *(job(number) for number in range(1, 8)), notes=[note(1.0), note(2.0)])
-
-    assert [1, 2, 3, 4] == after(journal, 0, limit=4)
-    assert [5, 6, 7, 8] == after(journal, 4, limit=4)
-    assert [9] == after(journal, 8, limit=4)
 
 
 def test_behind_what_was_pruned_nothing_is_resumed(journal):
@@ -186,20 +178,6 @@ def every(journal, since_s=0.0, limit=100):
 # -- notes ---------------------------------------------------------------------------------------
 
 
-def test_notes_are_found_by_time_and_the_newest_are_told(journal):
-    note_down(journal, [shadow(1, 1.0), shadow(2, 2.0), note_of(evidence("suspend", at_s=3.0))])
-
-    assert [2.0, 3.0] == [note.at_s for note in every(journal, since_s=2.0)]
-    assert [2.0, 3.0] == [note.at_s for note in every(journal, limit=2)]
-
-
-def test_old_notes_go(journal):
-    note_down(journal, [shadow(1, 1.0), shadow(1, 5.0)])
-    prune(journal, 5.0)
-
-    assert [5.0] == [note.at_s for note in every(journal)]
-
-
 # -- samples -------------------------------------------------------------------------------------
 
 
@@ -212,12 +190,6 @@ def test_samples_come_in_order_of_time_however_they_were_written(journal):
 
     assert [2.0, 3.0] == [each.at_s for each in found]
     assert [1.0, 2.0] == [each.at_s for each in first]
-
-
-def test_of_two_samples_of_one_time_the_last_counts(journal):
-    note_down(journal, samples=[sample(1.0), sample(1.0, {1: counters(5)})])
-
-    assert (sample(1.0, {1: counters(5)}),) == journal.samples(since_s=0.0, limit=10)
 
 
 def test_samples_go_by_a_time_of_their_own(journal):

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import select
+import shlex
 import socket
 import subprocess
 import sys
@@ -13,12 +14,19 @@ import tempfile
 
 import pytest
 from harness import full_pipe
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from process import READY_S, command, environment, read_until, ready, stop, wait_until
 
-from iodaemon.daemon.telltale import LogWriter, priority_of
+from iodaemon.core.decision import Plan, Transition, TrialStep
+from iodaemon.core.job import JobId, JobState, Reason
+from iodaemon.daemon.driver import log_plan
+from iodaemon.daemon.telltale import LogWriter
 from iodaemon.systemd import is_journal_stream, notify
+from iodaemon.text import quoted
 
 pytestmark = pytest.mark.node
+
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} level=[A-Z]+ \S"
 
@@ -49,21 +57,6 @@ def test_lines_have_a_priority_for_journald_and_else_the_time(
     lines = log.read_text().splitlines()
     assert all(re.match(line, each) for each in lines)
     assert any(ready_line in each for each in lines)
-
-
-@pytest.mark.parametrize(
-    ("level", "expected"),
-    [
-        (logging.CRITICAL, 2),
-        (logging.ERROR, 3),
-        (logging.WARNING, 4),
-        (logging.INFO, 6),
-        (logging.DEBUG, 7),
-        (5, 7),
-    ],
-)
-def test_each_level_has_its_priority(level, expected):
-    assert expected == priority_of(level)
 
 
 @pytest.mark.parametrize("value", ["", "1", "1:", ":2", "a:b", "1:2:3", "-1:2", "99999999999:1"])
@@ -210,17 +203,6 @@ def test_a_record_that_cannot_be_formatted_is_counted(capfd):
     assert ("", "") == capfd.readouterr()
 
 
-def test_a_descriptor_that_somebody_made_non_blocking_loses_nothing():
-    with full_pipe() as (reader, writer):
-        os.set_blocking(writer, False)
-        log = new_writer(writer)
-        log.emit(record("patient"))
-
-        assert "patient" in read_until(reader, b"patient")
-        assert log.drain(30.0)
-        assert 0 == log.lost
-
-
 def test_a_systemd_that_takes_no_messages_is_not_waited_for(monkeypatch):
     with (
         tempfile.TemporaryDirectory() as place,
@@ -236,3 +218,47 @@ def test_a_systemd_that_takes_no_messages_is_not_waited_for(monkeypatch):
         monkeypatch.setenv("NOTIFY_SOCKET", f"{place}/notify")
 
         notify("WATCHDOG=1")
+
+
+def line_of(caplog, text):
+    caplog.clear()
+    step = Transition(
+        job_id=JobId(7),
+        at_s=1.0,
+        before=JobState.STARTING,
+        after=JobState.FAILED,
+        reason=Reason(code="StartFailed", text=text),
+    )
+    with caplog.at_level(logging.INFO):
+        log_plan(Plan(transitions=(step,)))
+    [record] = caplog.records
+    return record.getMessage()
+
+
+@pytest.mark.parametrize(
+    "text", ['/home/me/x" event=ready job="8', "ends in \\", '\\" event=ready', '"', 'a\n\x1b[2J"']
+)
+def test_a_text_makes_no_field(caplog, text):
+    line = line_of(caplog, text)
+    fields = [field.partition("=")[0] for field in shlex.split(line)]
+
+    assert ["event", "job", "from", "to", "reason", "text"] == fields
+    assert line.isprintable()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.sampled_from('"\\ =a\n'), max_size=12))
+def test_any_text_is_read_again_as_it_was(text):
+    """By a shell's rules, but for what cannot be printed."""
+    [read] = shlex.split(quoted(text))
+
+    assert text.replace("\n", "\\n") == read
+
+
+def test_a_trial_is_a_line(caplog):
+    trial = TrialStep(resource="memory", verdict="kept", before=6, tried=2, text='so it "is"')
+    with caplog.at_level(logging.INFO):
+        log_plan(Plan(trials=(trial,)))
+
+    line = 'event=trial resource="memory" verdict=kept before=6 tried=2 gain=unknown shadow=no '
+    assert [f'{line}text="so it \\"is\\""'] == caplog.messages

@@ -145,14 +145,6 @@ def test_a_fresh_daemon_shows_every_state_and_total_at_zero_and_nothing_that_was
     assert page.value("io_bound_bytes_per_second") is None
 
 
-def test_the_bound_of_the_policy_in_force_is_shown(tmp_path):
-    async def it_is_changed(bench):
-        policy = load_policy("dynamic", overrides={}, search=(shipped("policies"),))
-        bench.driver.controller.use(policy.rules)
-
-    assert 40 * MB == look(tmp_path, it_is_changed).value("io_bound_bytes_per_second")
-
-
 def test_suspensions_and_their_seconds_are_told_by_reason(tmp_path):
     async def two_stand_still(bench):
         await bench.run(3)
@@ -205,6 +197,35 @@ def test_what_jobs_moved_is_told_by_disk_and_that_it_cannot_be_read(tmp_path):
     assert 0 == page.value("silent_processes")
 
 
+def test_a_journal_that_cannot_be_written_or_is_slow_is_told_until_it_can(tmp_path):
+    pages = []
+
+    async def it_fails_and_is_mended(bench):
+        await bench.run(1)
+        bench.spoil()
+        bench.post(exited(bench.now_s, 1))
+        await bench.settle()
+        pages.append(Page(bench.driver))
+        bench.mend()
+        await bench.after(5.0)
+        with bench.stuck():
+            submitting = bench.submitting()
+            await bench.breathe()
+            pages.append(Page(bench.driver))
+        await submitting
+        bench.driver.journal.flush()  # what came after it
+        policy = load_policy("dynamic", overrides={}, search=(shipped("policies"),))
+        bench.driver.controller.use(policy.rules)
+
+    pages.append(look(tmp_path, it_fails_and_is_mended))
+
+    names = ("journal_problem", "starts_blocked")
+    told = [tuple(page.value(name) for name in names) for page in pages]
+    assert [(1, 1), (0, 0), (0, 0)] == told
+    assert [True, False] == [page.value("journal_lag_seconds") > 0 for page in pages[1:]]
+    assert 40 * MB == pages[2].value("io_bound_bytes_per_second")
+
+
 def test_a_device_is_shown_with_its_totals_and_samples_are_counted(tmp_path):
     async def it_reads(bench):
         await measure(bench, 0.0, devices={"sim0": device()})
@@ -229,40 +250,6 @@ def test_a_device_is_shown_with_its_totals_and_samples_are_counted(tmp_path):
     assert {"vmstat", "meminfo", "memory_pressure", *read} <= set(success)
     assert page.value("step_duration_seconds_count") >= 2
     assert page.value("step_duration_seconds_sum") > 0
-
-
-def test_a_journal_that_cannot_be_written_is_told_until_it_can(tmp_path):
-    pages = []
-
-    async def it_fails_and_is_mended(bench):
-        await bench.run(1)
-        bench.spoil()
-        bench.post(exited(bench.now_s, 1))
-        await bench.settle()
-        pages.append(Page(bench.driver))
-        bench.mend()
-        await bench.after(5.0)
-
-    pages.append(look(tmp_path, it_fails_and_is_mended))
-
-    told = [(page.value("journal_problem"), page.value("starts_blocked")) for page in pages]
-    assert [(1, 1), (0, 0)] == told
-
-
-def test_what_waits_for_the_disk_is_told_with_its_age(tmp_path):
-    pages = []
-
-    async def it_is_stuck(bench):
-        with bench.stuck():
-            submitting = bench.submitting()
-            await bench.breathe()
-            pages.append(Page(bench.driver))
-        await submitting
-        bench.driver.journal.flush()  # what came after it
-
-    pages.append(look(tmp_path, it_is_stuck))
-
-    assert [True, False] == [page.value("journal_lag_seconds") > 0 for page in pages]
 
 
 # -- totals that exist nowhere else: they say what happened, and never fall ------------------------

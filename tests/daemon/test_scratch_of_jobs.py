@@ -454,23 +454,20 @@ def test_a_job_that_runs_again_begins_with_nothing(using):
 # -- what is charged -------------------------------------------------------------------------------
 
 
-def ran(run_s, moved, where="fast", **request):
-    asked = ScratchRequest(size_bytes=GIB, **request)
-    io = IoTotals(read_bytes=0, written_bytes=moved)
-    return job(1, state=S.COMPLETED, run_s=run_s, io=io, tier=where, scratch=asked)
-
-
 @pytest.mark.parametrize(
-    ("ended", "charged_s"),
+    ("run_s", "moved", "where", "charged_s"),
     [
-        (ran(50.0, 10**12, "slow"), 50.0),
-        (ran(50.0, 10**12, "gone"), 50.0),
+        (50.0, 10**12, "slow", 50.0),
+        (50.0, 10**12, "gone", 50.0),
         # 10 GB at 1 GB/s are 10 s of its 30; at 200 MB/s they are 50.
-        (ran(30.0, 10 * 10**9), 70.0),
+        (30.0, 10 * 10**9, "fast", 70.0),
     ],
-    ids=["slow", "gone", "fast"],
 )
-def test_it_is_charged_what_its_bytes_take_on_the_slowest_tier(ended, charged_s):
+def test_it_is_charged_what_its_bytes_take_on_the_slowest_tier(run_s, moved, where, charged_s):
+    io = IoTotals(read_bytes=0, written_bytes=moved)
+    asked = ScratchRequest(size_bytes=GIB)
+    ended = job(1, state=S.COMPLETED, run_s=run_s, io=io, tier=where, scratch=asked)
+
     assert pytest.approx(charged_s) == slow_tier_s(ended, TIERS)
 
 
@@ -479,74 +476,37 @@ SLOW_BANDWIDTH, FAST_BANDWIDTH, STAGING = 2e8, 1e9, 1e9
 SIZES = st.integers(0, 10**12)
 
 
-class Run(msgspec.Struct, frozen=True):
-    """A job that computes, reads its input once, and writes its output and other data once.
+@given(st.floats(0.0, 1e5), SIZES, SIZES, SIZES, st.floats(0.0, 1.0))
+def test_who_ran_fast_is_charged_what_the_very_job_takes_on_the_slow_tier(
+    compute_s, came, data, went, in_memory
+):
+    """It reads its input once, of which a part is in memory yet, and writes all else once.
 
-    Attributes:
-        compute_s: without I/O.
-        came: bytes of its input.
-        data: bytes that it writes and does not keep.
-        went: bytes of its output.
-        in_memory: bytes of the input that it finds in memory, for they were just copied.
+    Also where nobody counted its I/O, by what it said; and as the rule reckoned that chose:
+    equation 2 of ``storage_aware`` says by how much it is shorter on the fast tier.
     """
+    on_slow_s = compute_s + (came + data + went) / SLOW_BANDWIDTH
+    sizes = {"input_bytes": came, "output_bytes": went, "data_bytes": data}
+    request = ScratchRequest(size_bytes=GIB, input_path="/i", output_path="/o", **sizes)
 
-    compute_s: float
-    came: int
-    data: int
-    went: int
-    in_memory: int
-
-    @property
-    def on_slow_s(self):
-        """How long it takes there."""
-        return self.compute_s + (self.came + self.data + self.went) / SLOW_BANDWIDTH
-
-    def on_fast(self, **told):
-        """As it ends on the fast tier: what is copied is read once and written once."""
-        own_read, own_written = self.came - self.in_memory, self.data + self.went
-        copied = self.came + self.went
-        run_s = copied / STAGING + self.compute_s + (own_read + own_written) / FAST_BANDWIDTH
-        sizes = {"input_bytes": self.came, "output_bytes": self.went, "data_bytes": self.data}
-        request = ScratchRequest(size_bytes=GIB, input_path="/i", output_path="/o", **sizes)
-        io = IoTotals(read_bytes=copied + own_read, written_bytes=copied + own_written)
+    def on_fast(unread, **told):
+        """As it ends there, where it did not read so much: what is copied is read and written."""
+        read, written, copied = came - unread, data + went, came + went
+        run_s = copied / STAGING + compute_s + (read + written) / FAST_BANDWIDTH
+        io = IoTotals(read_bytes=copied + read, written_bytes=copied + written)
         fields = {"run_s": run_s, "io": io, "tier": "fast", "scratch": request, **told}
         return job(1, state=S.COMPLETED, **fields)
 
-
-RUNS = st.builds(
-    lambda compute_s, came, data, went, share: Run(compute_s, came, data, went, int(came * share)),
-    st.floats(0.0, 1e5),
-    SIZES,
-    SIZES,
-    SIZES,
-    st.floats(0.0, 1.0),
-)
-
-
-@given(RUNS)
-def test_who_ran_fast_is_charged_what_the_very_job_takes_on_the_slow_tier(run):
-    """Also where nobody counted its I/O, by what it said; and as the rule reckoned that chose.
-
-    Equation 2 of ``storage_aware`` says by how much it is shorter on the fast tier.
-    """
-    staged = Staged(came_bytes=run.came, went_bytes=run.went, moved_bytes=2 * (run.came + run.went))
-    unread = msgspec.structs.replace(run, in_memory=run.came).on_fast(io=IoTotals())
-    all_read = msgspec.structs.replace(run, in_memory=0).on_fast()
-    on_slow_s = all_read.run_s - extra_s(all_read.spec.scratch, *TIERS)
-
-    assert pytest.approx(run.on_slow_s) == slow_tier_s(run.on_fast(staged=staged), TIERS)
-    assert pytest.approx(run.on_slow_s) == slow_tier_s(run.on_fast(), TIERS)
-    assert pytest.approx(run.on_slow_s) == slow_tier_s(unread, TIERS)
-    assert pytest.approx(on_slow_s) == slow_tier_s(all_read, TIERS)
-
-
-def test_what_was_really_copied_counts_and_not_what_was_named():
-    named = {"input_path": "/i", "input_bytes": 9 * 10**9, "output_path": "/o"}
-    copied = Staged(came_bytes=3 * 10**9, went_bytes=10**9, moved_bytes=5 * 10**9)
-    ended = msgspec.structs.replace(ran(34.0, 14 * 10**9, **named), staged=copied)
-
-    # 4 GB were staged in 4 s; 9 GB are its own, and it read none of the 3 from the disk.
-    assert pytest.approx(30.0 + 9 * 4.0 + 15.0) == slow_tier_s(ended, TIERS)
+    staged = Staged(came_bytes=came, went_bytes=went, moved_bytes=2 * (came + went))
+    ended = on_fast(int(came * in_memory), staged=staged)
+    unread, all_read = on_fast(came, io=IoTotals()), on_fast(0)
+    assert pytest.approx(on_slow_s) == slow_tier_s(ended, TIERS)
+    assert pytest.approx(on_slow_s) == slow_tier_s(
+        msgspec.structs.replace(ended, staged=None), TIERS
+    )
+    assert pytest.approx(on_slow_s) == slow_tier_s(unread, TIERS)
+    saved_s = extra_s(request, *TIERS)
+    assert pytest.approx(all_read.run_s - saved_s) == slow_tier_s(all_read, TIERS)
 
 
 # -- directories on disks --------------------------------------------------------------------------

@@ -14,13 +14,11 @@ import pytest
 from process import await_read, wait_until
 from served import NOBODY, ROOT_ONLY, Served, as_user, open_files
 
-from iodaemon.api.client import Client
 from iodaemon.core.job import JobId
 from iodaemon.daemon.driver import JOURNAL_RETRY_S
 from iodaemon.daemon.http.access import Rights
-from iodaemon.daemon.http.route import SELECTOR_KEYS
 from iodaemon.daemon.http.routes import act as action
-from iodaemon.errors import NoDaemon, NotFound, RequestError
+from iodaemon.errors import RequestError
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +46,6 @@ def test_jobs_that_only_the_journal_knows_are_found_everywhere(serve):
     assert "failed: exit code 1" == served.client.why(ids[1])["is_so"]
     with pytest.raises(RequestError, match="has ended already"):
         served.client.cancel(ids[1])
-
-
-def test_one_job_has_its_processes_and_counters(served):
-    job_id = served.running("write=900GiB")
-    served.until(lambda: served.state.meter.counters(JobId(job_id)) is not None)
-    job = served.client.job(job_id)
-
-    assert [] == job["pids"]
-    assert {"read_bytes", "written_bytes", "cpu_s"} <= set(job["counters"])
-    assert job["written_bytes"] > 0
 
 
 def test_a_suspend_of_a_job_that_ends_meanwhile_is_answered_at_once(served, monkeypatch):
@@ -213,23 +201,6 @@ def test_a_wrong_request_is_refused_in_one_line_and_changes_nothing(
     assert "on" == attacked.driver.controller.regulator.mode
 
 
-def test_known_query_keys_are_taken(shared):
-    job_id = shared.ended()
-    selectors = "&".join(f"{key}=" for key in SELECTOR_KEYS[:3])
-
-    for target in (
-        f"/v1/jobs?{selectors}&all=1&limit=3&state=R",
-        "/v1/history?name=*&limit=1&state=CD&since_s=0&until_s=1",
-        "/v1/history?by=user",
-        "/v1/hints?name=*&limit=1",
-        "/v1/events?since=0&follow=0",
-        "/v1/samples?since=0",
-        "/v1/drain?wait=0",
-        f"/v1/jobs/{job_id}",
-    ):
-        assert 200 == shared.ask("GET", target).status, target
-
-
 @pytest.fixture(scope="module")
 def of_all(tmp_path_factory):
     """A daemon that counts connections by user."""
@@ -312,16 +283,6 @@ def test_slow_and_idle_clients_hold_nobody_up(shared):
         slow.sendall(b"\r\n")
 
         assert b"200" == slow.recv(1 << 16).split()[1]
-
-
-def test_a_client_that_does_not_read_its_output_holds_nobody_up(shared):
-    job_id = shared.ended()
-    shared.output(job_id, b"x" * 30_000_000)
-    with shared.raw() as slow:
-        slow.sendall(f"GET /v1/jobs/{job_id}/logs HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        assert slow.recv(1, socket.MSG_PEEK)
-
-        assert shared.client.wait([shared.submit("exit=0")], timeout_s=20.0)["finished"]
 
 
 @pytest.mark.parametrize(
@@ -442,15 +403,3 @@ def test_streams_end_when_the_daemon_stops(tmp_path):
         thread.join()
 
     assert ([], [b"words"]) == (events, words)
-
-
-# -- the client -----------------------------------------------------------------------------------
-
-
-def test_the_client_tells_refusals_apart(shared):
-    with pytest.raises(NotFound):
-        shared.client.job(999999)
-    with pytest.raises(RequestError, match="selects no jobs"):
-        shared.client.jobs(select="x")
-    with pytest.raises(NoDaemon):
-        Client(str(shared.directory / "nothing.sock")).jobs()
