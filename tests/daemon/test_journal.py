@@ -25,6 +25,7 @@ from iodaemon.core.job import Exit, IoTotals, JobId, JobKind, JobSpec, JobState,
 from iodaemon.core.limits import Drain
 from iodaemon.core.rule import Mode
 from iodaemon.core.similarity import Key
+from iodaemon.daemon.journal import writer
 from iodaemon.daemon.journal.record import (
     BandwidthMinute,
     Batch,
@@ -140,15 +141,6 @@ def test_minutes_of_one_job_add_up(journal):
 # -- finished jobs ----------------------------------------------------------------------------
 
 
-def test_a_finished_job_is_found_by_its_id(journal):
-    done = job(3, JobState.FAILED)
-    write(journal, jobs=(done, job(4)))
-
-    assert done == journal.finished(3)
-    assert journal.finished(4) is None
-    assert journal.finished(5) is None
-
-
 @pytest.mark.parametrize(
     ("restriction", "expected"),
     [
@@ -174,6 +166,7 @@ def test_finished_jobs_are_listed_the_last_first(journal, restriction, expected)
         ),
     )
 
+    assert [1, None, None] == [done and done.id for done in map(journal.finished, (1, 5, 9))]
     for limit in (10, 1):
         found = journal.list_finished(limit, **restriction)
 
@@ -352,8 +345,8 @@ for number in range(first, first + 100_000):
         assert error is None, error
         os.write(1, b"%d\\n" % number)
     journal.write(Batch(jobs=(job,)), done)
-    while journal.queued > 20:
-        pass
+    if journal.queued > 20:
+        journal.flush()
 """
 
 
@@ -423,20 +416,7 @@ def test_one_bad_batch_of_a_transaction_takes_no_other_with_it(journal, path):
     assert [1, 2] == [found.id for found in journal.restore().jobs]
 
 
-# -- files that are no journal ----------------------------------------------------------------
-
-
-def refusal(path):
-    with pytest.raises(JournalError) as e:
-        Journal.open(path)
-    assert "\n" not in str(e.value)
-    return str(e.value)
-
-
-def test_a_folder_that_does_not_exist_is_named(tmp_path):
-    problem = refusal(tmp_path / "gone" / "journal.db")
-
-    assert f"{tmp_path / 'gone'} cannot be used (No such file or directory)" in problem
+# -- company -------------------------------------------------------------------------------------
 
 
 def test_nobody_else_can_read_the_journal(journal):
@@ -455,7 +435,8 @@ def batch(*steps, jobs=1, **fields):
     return Batch(jobs=tuple(job(n + 1) for n in range(jobs)), transitions=transitions, **fields)
 
 
-def test_what_can_wait_is_one_transaction_with_what_cannot(journal):
+def test_what_can_wait_is_one_transaction_with_what_cannot(journal, monkeypatch):
+    monkeypatch.setattr(writer, "LAZY_S", 60.0)
     answers = []
     journal.write(Batch(jobs=(job(1),)), answers.append, can_wait=True)
     journal.write(Batch(jobs=(job(2),)), answers.append)
@@ -516,12 +497,15 @@ def test_of_a_job_that_a_later_batch_removes_nothing_is_left(journal):
     assert ((job(2),), ()) == (journal.restore().jobs, journal.restore().requests)
 
 
-def test_of_what_was_learned_or_switched_the_last_word_counts(journal):
-    first, other = JobKind("1 like:a"), JobKind("1 like:b")
+def test_of_what_was_learned_or_switched_the_last_word_counts(journal, monkeypatch):
+    """What was learned last is the last, however often it was learned."""
+    monkeypatch.setattr(writer, "LAZY_S", 60.0)
+    first, other, gone = (JobKind(f"1 like:{name}") for name in ("Größe", "b", "c"))
     drain = Drain(since_s=1.0, by="ann")
+    learned = {first: Lesson(limit=2), other: Lesson(limit=4), gone: Lesson()}
     for each in (
-        Batch(meta={"mode": Mode.OFF}, lessons={first: Lesson(limit=2), other: Lesson(limit=4)}),
-        Batch(lessons={first: Lesson(limit=3), other: None}, meta={"drain": drain}),
+        Batch(meta={"mode": Mode.OFF}, lessons=learned),
+        Batch(lessons={first: Lesson(limit=3), gone: None}, meta={"drain": drain}),
         Batch(meta={"anchor_s": 5.0, "mode": Mode.SHADOW}),
     ):
         journal.write(each, lambda _: None, can_wait=True)  # one transaction
@@ -529,10 +513,9 @@ def test_of_what_was_learned_or_switched_the_last_word_counts(journal):
     found = journal.restore()
 
     assert 1 == journal.commits
-    assert ((first, Lesson(limit=3)),) == found.lessons
+    assert ((other, Lesson(limit=4)), (first, Lesson(limit=3))) == found.lessons
     assert (Mode.SHADOW, drain, 5.0) == (found.mode, found.drain, found.anchor_s)
-    journal.write(Batch(meta={"drain": None}), lambda _: None)
-    journal.flush()
+    store(journal, meta={"drain": None})
     assert journal.restore().drain is None
 
 
@@ -550,34 +533,24 @@ def test_joining_loses_nothing(name, value):
     assert value == getattr(join([Batch(), Batch(**{name: value})]), name)
 
 
-KIND, OTHER = JobKind("1000 like:solve *.dat"), JobKind("1000 like:Größe")
-LESSON = Lesson(limit=2, too_many=6, gain=2.6, tries=2, at_s=5.0, footprint_bytes=2**31)
-
-
-def test_what_was_learned_last_is_last_however_often(journal):
-    store(journal, lessons={KIND: LESSON, OTHER: Lesson(tries=1)})
-    store(journal, lessons={KIND: Lesson(tries=2)})
-
-    assert ((OTHER, Lesson(tries=1)), (KIND, Lesson(tries=2))) == journal.restore().lessons
-
-
 def test_a_lesson_holds_up_no_suspension_and_is_written_though_no_job_changes(tmp_path):
+    one, other = JobKind("1 like:a"), JobKind("1 like:b")
+
     async def scenario(bench):
         await bench.run()
         for at_s in (1.0, 2.0):
             bench.post(sampled(bench.now_s + at_s, {1: counters(0)}))
             await bench.settle()
         with bench.stuck():
-            bench.regulation.plan = RegulationPlan(suspends=(JobId(1),), lessons={KIND: LESSON})
+            bench.regulation.plan = RegulationPlan(suspends=(JobId(1),), lessons={one: Lesson()})
             bench.post(sampled(bench.now_s + 3.0, {1: counters(9)}))
             await bench.breathe()
 
             assert [Suspend] == [type(each) for each in bench.backend.take()]
             assert () == bench.journal.restore().lessons
-        bench.regulation.plan = RegulationPlan(lessons={OTHER: LESSON})
+        bench.regulation.plan = RegulationPlan(lessons={other: Lesson()})
         bench.post(sampled(bench.now_s + 4.0, {1: counters(9)}))
         await bench.settle()
-        known = [(kind, each.limit) for kind, each in bench.journal.restore().lessons]
-        assert [(KIND, 2), (OTHER, 2)] == known
+        assert [one, other] == [kind for kind, _ in bench.journal.restore().lessons]
 
     drive(tmp_path, scenario)
