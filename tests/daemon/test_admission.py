@@ -1,4 +1,4 @@
-"""Real jobs that start out of turn or share cores, and what they are told of it."""
+"""Real jobs that start out of turn, share cores or take turns, and what they are told of it."""
 
 import os
 
@@ -51,30 +51,6 @@ def test_a_short_job_starts_beside_a_head_that_is_not_later_for_it(make_server):
     assert [("COMPLETED", 0)] * 4 == server.outcome(long, head, endless, short)
 
 
-def test_a_job_that_is_known_to_do_io_waits_while_regulation_holds_another(make_server):
-    server = make_server(
-        policy="equilibrio",
-        regulation={"io_bound": "4 MB/s", "timeslice": "250 ms"},
-        topology={"sockets": ["0"], "oversubscribe": 4},
-    ).start()
-    step = direct_reads(server.root)
-    readers = [server.gated(name, step=step) for name in ("r1", "r2")]
-    until(lambda: "SUSPENDED_IO" in server.states(*readers))
-    # neither next to nothing beside what a reader moves here (up to 20 GB/s) nor much more than it
-    known = server.gated("known", io_rate_bytes_per_s=200 * MB)
-    computes = server.gated("computes", io_rate_bytes_per_s=0.0)
-    server.await_state(computes, "RUNNING")
-
-    assert ["PENDING"] == server.states(known)
-    why = "would add 200.0 MB/s of I/O; regulation leaves room for none now"
-    assert why in told(server, "why", str(known))
-    assert "regulation leaves room" in told(server, "queue")
-    server.open_gate("r1", "r2")
-    server.await_state(known, "RUNNING")
-    server.open_gate("known", "computes")
-    assert [("COMPLETED", 0)] * 4 == server.outcome(*readers, known, computes)
-
-
 def topology(oversubscribe):
     cpus = sorted(os.sched_getaffinity(0))[:2]
     if len(cpus) < 2:
@@ -107,3 +83,39 @@ def test_jobs_that_ask_for_no_cpus_run_on_all_of_their_socket(make_server):
     )
     server.open_gate("own", "shared", "late")
     assert [("COMPLETED", 0)] * 3 == server.outcome(own, shared, late)
+
+
+DIRECT_WRITES = "dd if=/dev/zero of=written bs=1M count=8 oflag=direct conv=notrunc 2>/dev/null"
+
+
+# -- jobs that tell nothing ------------------------------------------------------------------------
+
+
+def test_one_silent_job_stands_still_until_the_other_falls_quiet_or_ends(make_server):
+    """One reads and one writes, past the page cache. Who is heavy is known after half a second."""
+    quick = {"timeslice": "0.2 s", "heavy": "1 MB/s", "quiet_slices": 5}
+    server = make_server(policy="exclusive", regulation=quick).start()
+    does = {"reads": direct_reads(server.root, 16), "writes": DIRECT_WRITES}
+    names = {
+        server.gated(name, step=f"if [ -e quiet-{name} ]; then sleep 0.02; else {step}; fi"): name
+        for name, step in does.items()
+    }
+
+    def find_held():
+        return next((job for job in names if server.job(job)["state"] == "SUSPENDED_IO"), None)
+
+    waiter = until(find_held, "suspension of one of two heavy jobs")
+    [holder] = names.keys() - {waiter}
+    reason = server.job(waiter)["reason"]
+    assert ("IoTurn", True) == (reason["code"], reason["text"].endswith(f"job {holder} has it"))
+    assert "MB/s out of its turn" in reason["text"]
+
+    (server.place / f"quiet-{names[holder]}").touch()
+    server.await_state(waiter, "RUNNING")
+    server.goes_on(names[waiter])
+    (server.place / f"quiet-{names[holder]}").unlink()
+    server.await_state(holder, "SUSPENDED_IO")
+    server.goes_on(names[waiter])
+    assert server.stands_still(names[holder])
+    server.open_gate(*names.values())
+    assert [("COMPLETED", 0)] * 2 == server.outcome(waiter, holder)

@@ -169,24 +169,6 @@ def test_the_next_line_about_malformed_requests_counts_those_between():
 # -- the queue ---------------------------------------------------------------------------------
 
 
-def test_a_round_of_the_loop_serves_a_few_requests_of_each_user():
-    served = []
-
-    async def ask(queue, uid):
-        async with queue.place(uid):
-            served.append(uid)
-
-    async def scene():
-        queue = FairQueue()
-        flood = [asyncio.create_task(ask(queue, 1)) for _ in range(100)]
-        await asyncio.gather(*flood, asyncio.create_task(ask(queue, 2)))
-
-    asyncio.run(scene())
-
-    assert 100 == served.count(1)
-    assert served.index(2) <= AT_ONCE
-
-
 def test_a_request_that_is_cancelled_while_it_waits_loses_no_place():
     async def scene():
         queue, gate = FairQueue(), asyncio.Event()

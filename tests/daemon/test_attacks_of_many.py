@@ -127,34 +127,6 @@ def test_connections_that_end_as_their_user_is_known_are_not_counted(account, tu
     assert [access.MOST_OF_A_USER] * 3 == asyncio.run(scene())
 
 
-def test_a_connection_that_is_aborted_at_once_is_not_counted(tmp_path):
-    """Its reading is paused when it is closed already."""
-    gate, problems, lines = threading.Event(), [], []
-
-    async def scene():
-        asyncio.get_running_loop().set_exception_handler(lambda _, told: problems.append(told))
-        users = users_by(lambda _: "ann" if gate.wait(10.0) else None)
-        users.is_fresh = lambda _: False
-        doors = Front(asyncio.Protocol, users)
-
-        def make():
-            lines.append(doors())
-            begin = lines[-1].connection_made
-            lines[-1].connection_made = lambda transport: (begin(transport), transport.abort())
-            return lines[-1]
-
-        async with await asyncio.get_running_loop().create_unix_server(make, tmp_path / "s"):
-            reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
-            ended = await reader.read()
-            writer.close()
-        await asyncio.sleep(0.01)
-        gate.set()
-        return ended, room(doors, access.ASKING)
-
-    assert (b"", access.MOST_OF_A_USER) == asyncio.run(scene())
-    assert ([], 1) == (problems, len(lines))
-
-
 # -- lookups -------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from builders import (
 )
 
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Kill, RegulationPlan, Resume, Start, Stop, Suspend
+from iodaemon.core.decision import Kill, Resume, Start, Stop, Suspend
 from iodaemon.core.job import Exit, IoTotals, JobId, JobState
 from iodaemon.daemon.driver import JOURNAL_RETRY_S
 from iodaemon.daemon.timeline import WallTimeline
@@ -104,20 +104,6 @@ def test_a_suspend_is_performed_before_anything_is_logged(tmp_path):
     drive(tmp_path, scenario)
 
     assert [(Suspend, 1)] == kinds(performed[0])
-
-
-@driven
-async def test_the_regulation_suspends_at_once_while_the_journal_is_stuck(bench):
-    await bench.run()
-    bench.post(sampled(bench.now_s, {1: counters(0, 0)}))
-    await bench.settle()
-    bench.regulation.plan = RegulationPlan(suspends=(JobId(1),))
-    with bench.stuck():
-        bench.post(sampled(bench.now_s + 1.0, {1: counters(10**9, 0)}))
-        await bench.breathe()
-
-        assert [(Suspend, 1)] == kinds(bench.backend.take())
-    await bench.settle()
 
 
 @driven
@@ -411,20 +397,6 @@ async def test_while_the_disk_takes_nothing_it_is_asked_once_every_two_seconds(b
     assert 10 == len(asked)
     bench.mend()
     bench.backend.take()
-
-
-@driven
-async def test_an_environment_that_was_refused_is_stored_with_the_job_that_is_accepted(bench):
-    bench.fill()
-    await refusal(bench.submitting(environment={"BIG": BIG}))
-    bench.mend()
-    await bench.after(JOURNAL_RETRY_S)
-    await bench.submitting(environment={"BIG": BIG})
-    bench.backend.take()
-
-    assert {"BIG": BIG} == bench.journal.environment("env")
-    assert {"BIG": BIG} == bench.driver.environments.get("env")
-    assert {} == bench.driver.environments.unwritten
 
 
 def test_an_environment_comes_with_every_job_until_it_is_known_to_be_stored(tmp_path):

@@ -66,6 +66,9 @@ def test_what_follows_an_event_is_told_once_and_in_order(serve):
     for place, event in enumerate(every, 1):
         assert every[place:] == past(served, after=event["id"])
     assert every == past(served, after=0)
+    later = [event for event in every if event["at_s"] >= every[-1]["at_s"]]
+    assert later == past(served, since_s=every[-1]["at_s"])
+    assert [] == past(served)  # without a time there is no past
 
 
 def test_the_header_of_a_stream_that_is_resumed_goes_before_its_since(serve):

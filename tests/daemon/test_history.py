@@ -156,23 +156,6 @@ def test_a_hand_made_set_adds_up():
     assert "key" not in total
 
 
-@pytest.mark.parametrize(
-    ("jobs", "expected"),
-    [
-        ([ended(1, run_s=0.001), ended(2, run_s=10.0)], (10.0, 1.0)),  # a moment counts as 10 s
-        ([ended(1, S.CANCELLED, started_s=None)], (None, None)),  # it never ran
-        ([], (None, None)),
-    ],
-    ids=["alike is fair", "never ran", "nothing"],
-)
-def test_slowdown_and_fairness_are_those_of_what_ran(jobs, expected):
-    rows, total = added_up(*jobs)
-
-    assert expected == (total["mean_slowdown"], total["jain_index"])
-    assert (len(jobs), None) == (total["jobs"], total["bandwidth_bytes_per_s"])
-    assert bool(jobs) == bool(rows)
-
-
 def test_who_moved_most_comes_first_and_a_program_stands_for_a_name():
     rows, _ = added_up(
         *(ended(1), ended(2, name="b", io=moved(5, 0)), ended(3, name="a", io=moved(0, 5))),

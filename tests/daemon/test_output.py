@@ -187,19 +187,6 @@ def test_the_last_lines_are_those_that_tail_prints_whatever_the_block(monkeypatc
                 assert expected == data[output._search(fd, len(data), lines) :], (data, lines)
 
 
-@pytest.mark.parametrize("lines", [1, 10, 10**30])
-def test_what_has_no_lines_is_searched_so_far_and_no_further(monkeypatch, lines):
-    piece = output._PIECE_BYTES
-    monkeypatch.setattr(output, "LONGEST_TAIL_BYTES", 3 * piece + 5)
-    read, asked = os.pread, []
-    monkeypatch.setattr(os, "pread", lambda fd, *place: asked.append(place) or read(fd, *place))
-    with file_of(b"first\n" + b"\0" * (10 * piece)) as fd:
-        begin = output._search(fd, 10 * piece + 6, lines)
-
-    assert 7 * piece + 6 - 5 == begin == min(at for _, at in asked)
-    assert 3 * piece + 5 == sum(size for size, _ in asked)
-
-
 def test_terabytes_of_nothing_are_searched_no_longer_than_other_output(tmp_path):
     path = tmp_path / "sparse"
     path.touch()

@@ -119,22 +119,6 @@ def test_a_rule_that_raises_is_set_aside_told_everywhere_and_comes_back_mended(n
     assert "ZeroDivisionError" in told
 
 
-def test_a_check_of_the_policy_finds_the_rule_that_fails(node):
-    node.write("return 1 // len([*view.live, *view.pending][1:])")
-
-    ended = subprocess.run(
-        [sys.executable, "-m", "iodaemon.cli", "policy", "check", str(node.path / "mine.toml")],
-        env={"PATH": os.environ["PATH"], "HOME": str(node.path), **node.environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert (1, "", 1) == (ended.returncode, ended.stdout, len(ended.stderr.splitlines()))
-    assert f"{node.module}:{LINE}: ZeroDivisionError" in ended.stderr
-
-
 # -- rules that never return ---------------------------------------------------------------------
 
 WATCHED = """

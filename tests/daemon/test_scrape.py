@@ -9,7 +9,6 @@ import re
 import shutil
 import socket
 import subprocess
-import threading
 import time
 import urllib.parse
 import urllib.request
@@ -318,84 +317,40 @@ def test_metrics_are_read_while_connections_without_a_request_are_held_open(serv
 # -- what it may cost ------------------------------------------------------------------------------
 
 
-class Listening:
-    """A page on a port, in the loop of a thread; ``call`` runs something there."""
+def test_one_connection_too_many_and_one_that_is_held_for_long_are_closed(tmp_path):
+    async def scene(bench):
+        port = free_port()
+        page = MetricsPage(Scene(bench.driver))
+        await page.open(load(f"{HOST}:{port}"))
+        opened = [await asyncio.open_connection(HOST, port) for _ in range(16)]
+        await answered(opened)
+        refused, writer = await asyncio.open_connection(HOST, port)
+        assert b"" == await refused.read()
 
-    def __init__(self, tmp_path):
-        self.port = free_port()
-        self._ready, self._over = threading.Event(), asyncio.Event()
-        self._thread = threading.Thread(target=drive, args=(tmp_path, self._live))
-        self._thread.start()
-        assert self._ready.wait(20)
+        page._sweep(frozenset())
+        seen = frozenset(page._connections())
+        opened[0][1].close()
+        await opened[0][1].wait_closed()
+        while len(page._connections()) == 16:  # noqa: ASYNC110 - the other end hears of it
+            await asyncio.sleep(0)
+        young = await asyncio.open_connection(HOST, port)
+        await answered([young])
+        page._sweep(seen)
+        assert b"" == await opened[1][0].read()
+        await answered([young])
+        for _, each in (*opened, young, (refused, writer)):
+            each.close()
+        await page.close()
 
-    async def _live(self, bench):
-        self.loop = asyncio.get_running_loop()
-        self.page = MetricsPage(Scene(bench.driver))
-        await self.page.open(load(f"{HOST}:{self.port}"))
-        self._ready.set()
-        await self._over.wait()
-        await self.page.close()
+    async def answered(connections):
+        for reader, writer in connections:
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200")
+            length = re.search(rb"(?i)content-length: (\d+)", head)[1]
+            await reader.readexactly(int(length))
 
-    def sweep(self, seen):
-        """Sweep now; what is remembered for the next time."""
-
-        async def run():
-            self.page._sweeping.cancel()
-            self.page._sweep(frozenset(seen))
-            return frozenset(self.page._connections())
-
-        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(20)
-
-    def connections(self):
-        return self.sweep(())
-
-    def close(self):
-        self.loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(20)
-        assert not self._thread.is_alive()
-
-
-@pytest.fixture
-def listening(tmp_path):
-    listening = Listening(tmp_path)
-    yield listening
-    listening.close()
-
-
-def is_closed(connection):
-    connection.settimeout(20)
-    try:
-        return connection.recv(1) == b""
-    except ConnectionResetError:
-        return True
-
-
-def test_one_connection_too_many_is_refused_and_the_others_are_served(listening):
-    with contextlib.ExitStack() as opened:
-        held = [
-            opened.enter_context(socket.create_connection((HOST, listening.port)))
-            for _ in range(16)
-        ]
-        assert wait_until(lambda: len(listening.connections()) == 16)
-        refused = opened.enter_context(socket.create_connection((HOST, listening.port)))
-
-        assert is_closed(refused)
-        held[0].sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b"HTTP/1.1 200" == held[0].recv(12)
-
-
-def test_a_connection_that_is_held_for_long_is_closed(listening):
-    with socket.create_connection((HOST, listening.port)) as old:
-        assert wait_until(lambda: len(listening.connections()) == 1)
-        seen = listening.connections()
-        with socket.create_connection((HOST, listening.port)) as young:
-            assert wait_until(lambda: len(listening.connections()) == 2)
-            listening.sweep(seen)
-
-            assert is_closed(old)
-            young.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-            young.settimeout(20)
-            assert b"HTTP/1.1 200" == young.recv(12)
+    drive(tmp_path, scene)
 
 
 # -- where it may listen ---------------------------------------------------------------------------

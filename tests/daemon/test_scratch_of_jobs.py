@@ -337,43 +337,6 @@ def test_who_waits_for_space_is_told_who_has_it():
     ) == why(waiting, runs, ended, kept)
 
 
-HAS = {"shares": SHARES, "attempt": 1}
-
-
-@pytest.mark.parametrize(
-    ("state", "fields", "is_so", "until"),
-    [
-        (S.COMPLETED, HAS, "its scratch space is being cleared", ""),
-        (
-            S.COMPLETED,
-            {**HAS, "scratch_kept": reason("ScratchKept", "disk full")},
-            (
-                "its scratch space is kept: disk full; its user may copy it ('cp -a'); "
-                "'iod scratch remove 2' frees it"
-            ),
-            "",
-        ),
-        (
-            S.PENDING,
-            {**HAS, "scratch": REQUEST},
-            "waits until the scratch space of its last attempt has been cleared",
-            None,
-        ),
-        (
-            S.PENDING,
-            {**HAS, "scratch": REQUEST, "scratch_kept": reason("ScratchKept", "kept for ann")},
-            "waits to run again: kept for ann",
-            "'iod scratch remove 2', once nobody needs that any more",
-        ),
-    ],
-)
-def test_what_a_job_has_left_or_waits_for_is_told(state, fields, is_so, until):
-    told = why(job(2, state=state, **fields))
-
-    assert is_so in told[0]
-    assert until in (None, told[1])
-
-
 # -- too much --------------------------------------------------------------------------------------
 
 
@@ -620,10 +583,6 @@ def test_what_could_not_be_made_is_kept_by_no_disk_that_is_of_no_use(heard):
     assert ["make", "remove"] == [each["do"] for each in asked]
 
 
-def test_a_helper_that_is_killed_fails_no_start(heard):
-    assert ["make"] * 2 == [each["do"] for each in heard(make, UNDONE, DONE)[1]]
-
-
 def test_what_one_made_is_removed_from_the_same_file_system_only(heard):
     async def make_and_free(scratch):
         await make(scratch)
@@ -689,10 +648,3 @@ def test_a_job_with_too_much_is_told_of_and_ended_where_that_is_configured(heard
         (each.used_bytes, each.is_over, each.ends, each.is_all) for each in events
     ]
     assert {"measure"} == {each["do"] for each in asked}
-
-
-def test_what_is_covered_by_a_mount_is_told_as_too_much(heard):
-    covered = {"done": False, "problem": "something else is mounted there", "is_disk": False}
-    [told], _ = heard(follow, covered)
-
-    assert (0, True, False) == (told.used_bytes, told.is_over, told.is_all)

@@ -272,19 +272,6 @@ def test_a_body_beyond_the_limit_is_refused_before_it_fills_the_memory(shared):
 # -- clients that are slow, or gone ---------------------------------------------------------------
 
 
-def test_slow_and_idle_clients_hold_nobody_up(shared):
-    with contextlib.ExitStack() as opened:
-        for _ in range(300):
-            opened.enter_context(shared.raw())
-        slow = opened.enter_context(shared.raw())
-        for byte in GET + b"Host: x\r\n":
-            slow.sendall(bytes([byte]))
-        assert 200 == shared.ask("GET", "/v1/jobs").status
-        slow.sendall(b"\r\n")
-
-        assert b"200" == slow.recv(1 << 16).split()[1]
-
-
 @pytest.mark.parametrize(
     "request_text",
     [

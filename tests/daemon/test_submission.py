@@ -188,20 +188,6 @@ def test_a_hint_without_sense_is_told_and_the_job_is_taken_without_it(hint, line
     )
 
 
-@pytest.mark.parametrize(
-    "hint", [{}, {RATE: 0}, {RATE: 5, SHARE: 1}, {RATE: 5, SHARE: 1e-9, OPERATIONS: 0}]
-)
-def test_a_hint_that_can_be_is_kept(hint):
-    [job], warnings = heeded(spec(**hint))
-
-    assert [] == warnings
-    assert hint == {
-        name: value
-        for name in (RATE, SHARE, OPERATIONS)
-        if (value := getattr(job, name)) is not None
-    }
-
-
 def test_of_many_jobs_with_the_same_nonsense_the_first_is_named():
     jobs, warnings = heeded(
         spec(), *[spec(**{RATE: -1})] * 50, spec(**{RATE: -2}), spec(**{RATE: 3})
