@@ -172,13 +172,18 @@ def kept(journal, anchor_s, *, same_boot=True):
 
 @pytest.mark.parametrize("same_boot", [True, False])
 def test_what_was_set_is_set_once_and_only_within_a_boot(journal, same_boot):
+    """Of jobs and of what was learned."""
+    kind = JobKind("1 like:solve")
     first = kept(journal, 1000.0)
-    store(journal, jobs=(job(1, state=JobState.RUNNING, at_s=5.0),))
+    running = job(1, state=JobState.RUNNING, at_s=5.0)
+    store(journal, jobs=(running,), lessons={kind: Lesson(at_s=5.0)})
     kept(journal, 1100.0, same_boot=same_boot)
     again = kept(journal, 1100.4)
+    moved_s = 105.0 if same_boot else 5.0
 
     assert () == first.jobs
-    assert [105.0 if same_boot else 5.0] == [each.since_s for each in again.jobs]
+    assert [moved_s] == [each.since_s for each in again.jobs]
+    assert ((kind, Lesson(at_s=moved_s)),) == again.lessons
     assert 1100.0 == again.anchor_s
 
 
@@ -198,17 +203,6 @@ def test_of_what_has_ended_the_time_is_set_for_which_its_result_is_kept(journal)
 
     assert (106.0, 5.0) == (again[1].scratch_kept_since_s, again[1].ended_s)
     assert jobs[1] == again[2]
-
-
-@pytest.mark.parametrize("same_boot", [True, False])
-def test_what_was_learned_is_as_old_as_before(journal, same_boot):
-    kind = JobKind("1 like:solve")
-    kept(journal, 1000.0)
-    store(journal, lessons={kind: Lesson(at_s=5.0)})
-    [moved] = kept(journal, 1100.0, same_boot=same_boot).lessons
-
-    assert (kind, Lesson(at_s=105.0 if same_boot else 5.0)) == moved
-    assert (moved,) == journal.restore().lessons
 
 
 # -- what is kept for a time -----------------------------------------------------------------------

@@ -95,59 +95,47 @@ SPLIT = (tier("fast", 100 * GIB, 100 * GIB, split_bytes=GIB // 128), TIERS[1])
 PARTS = {"size_bytes": GIB // 16, "tier": "fast", "input_path": "/in"}
 
 
+ONE = {"size_bytes": 1}
+
+
 @pytest.mark.parametrize(
-    ("tiers", "scratch", "line"),
+    ("scratch", "line"),
     [
-        (
-            TIERS,
-            {"size_bytes": 101 * GIB},
-            "asks for 101 GiB of tier fast, which has 100 GiB; ask for less, or of another tier",
-        ),
-        (
-            TIERS,
-            {"size_bytes": 1, "tier": "nvme"},
-            "asks for tier nvme, which is not configured; there are: fast, slow",
-        ),
-        (
-            TIERS,
-            {"size_bytes": GIB, "input_bytes": 2 * GIB},
-            "its input has 2 GiB, more than the 1 GiB of scratch space it asks for; ask for more",
-        ),
-        (TIERS, {"size_bytes": 1, "input_path": "/a/../b"}, "has '..' in it"),
-        (TIERS, {"size_bytes": 1, "output_path": "/" + 5000 * "a"}, "too long"),
-        (TIERS, {"size_bytes": 1, "output_path": "/a\0"}, "NUL"),
-        (TIERS, {"size_bytes": 1, "output_path": "a"}, "scratch.output_path must begin with /"),
-        (TIERS, {"size_bytes": 0}, "scratch.size_bytes must be at least 1"),
-        (TIERS, {"size_bytes": 2**63}, "scratch.size_bytes must be at most"),
-        (TIERS, {"size_bytes": 1, "fallback": "run"}, "scratch.fallback cannot be 'run'"),
-        (TIERS, {"size_bytes": 1, "disk": "a"}, "there is no 'disk'"),
-        ((), {"size_bytes": 1}, "no tier of storage is configured; go without"),
-        (
-            SPLIT,
-            {**PARTS, "input_bytes": GIB * 5 // 128},
-            (
-                "its input has 40 MiB, and of 64 MiB on tier fast, which come in parts of 8 MiB, "
-                "one directory may have no more than 32 MiB; ask for more, or for a tier that is "
-                "not split, or read the input where it is"
-            ),
-        ),
+        ({"size_bytes": 101 * GIB}, "asks for 101 GiB of tier fast, which has 100 GiB; ask for"),
+        ({**ONE, "tier": "nvme"}, "tier nvme, which is not configured; there are: fast, slow"),
+        ({**ONE, "input_bytes": 2 * GIB}, "its input has 2 GiB, more than the 1 B of scratch"),
+        ({**ONE, "input_path": "/a/../b"}, "has '..' in it"),
+        ({**ONE, "output_path": "/" + 5000 * "a"}, "too long"),
+        ({**ONE, "output_path": "/a\0"}, "NUL"),
+        ({**ONE, "output_path": "a"}, "scratch.output_path must begin with /"),
+        ({"size_bytes": 0}, "scratch.size_bytes must be at least 1"),
+        ({"size_bytes": 2**63}, "scratch.size_bytes must be at most"),
+        ({**ONE, "fallback": "run"}, "scratch.fallback cannot be 'run'"),
+        ({**ONE, "disk": "a"}, "there is no 'disk'"),
     ],
 )
-def test_what_can_never_be_met_or_means_nothing_is_refused_in_a_line(tiers, scratch, line):
+def test_what_can_never_be_met_or_means_nothing_is_refused_in_a_line(scratch, line):
     with pytest.raises(RequestError) as caught:
-        decoded(tiers, **scratch)
+        decoded(**scratch)
 
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "more", [{"input_bytes": GIB // 32}, {"input_bytes": GIB * 5 // 128, "fallback": "slow"}]
-)
-def test_an_input_that_fits_a_directory_of_a_split_request_or_falls_back_is_taken(more):
-    asked = PARTS if "fallback" not in more else {**PARTS, "tier": None}
+def test_an_input_has_to_fit_the_largest_directory_of_a_split_request():
+    with pytest.raises(RequestError, match="no tier of storage is configured; go without"):
+        decoded((), **ONE)
+    with pytest.raises(RequestError) as caught:
+        decoded(SPLIT, **PARTS, input_bytes=GIB * 5 // 128)
 
-    assert more["input_bytes"] == decoded(SPLIT, **asked, **more).scratch.input_bytes
+    assert (
+        "its input has 40 MiB, and of 64 MiB on tier fast, which come in parts of 8 MiB, "
+        "one directory may have no more than 32 MiB; ask for more, or for a tier that is "
+        "not split, or read the input where it is"
+    ) in str(caught.value)
+    falls_back = {**PARTS, "tier": None, "fallback": "slow"}
+    for asked, size in ((PARTS, GIB // 32), (falls_back, GIB * 5 // 128)):
+        assert size == decoded(SPLIT, **asked, input_bytes=size).scratch.input_bytes
 
 
 # -- the launch ------------------------------------------------------------------------------------
@@ -170,15 +158,10 @@ def test_the_node_is_told_of_the_disks_and_of_what_is_copied():
     assert told == record["scratch"]
     told = {"IOD_TIER": "fast", "IOD_INPUT": "/in", "IOD_OUTPUT": "/out"}
     assert told.items() <= record["environment"].items()
-
-
-def test_without_shares_nothing_is_made_and_nothing_is_copied():
-    record = launched((), input_path="/in")
-
-    assert "scratch" not in record
-    assert "/in" == record["environment"]["IOD_INPUT"]
     copied = launched(SHARES)["scratch"]
     assert (None, None) == (copied["input"], copied["output"])
+    without = launched((), input_path="/in")
+    assert ("/in", False) == (without["environment"]["IOD_INPUT"], "scratch" in without)
 
 
 # -- the record, and what ``iod show`` says of it --------------------------------------------------
@@ -205,72 +188,58 @@ def shown(state, *, keep_s=None, **fields):
     return dict(scratch_pairs(record)), record
 
 
-def copying_of(told):
-    """What is said of input and output."""
-    return [f"{label}: {text}" for label, text in told.items() if "/in" in text or "/out" in text]
-
-
 ALWAYS = msgspec.structs.replace(REQUEST, output_on="always")
-LOST = {"staged": staged(True, False)}
+LOST, KEEPS = {"staged": staged(True, False)}, {"shares": SHARES}
+
+
+REMOVED_BY_ROOT = {**LOST, "scratch_unwanted": BY_ROOT, "scratch_unwanted_by": "root"}
+COMES = "Input comes: from /in"
+CAME, CAME_NOT = "Copied in: from /in", "Not copied in: from /in"
+WENT_NOT = "Not copied out: /out"
+IN_PLACE = "in place: nothing is copied"
 
 
 @pytest.mark.parametrize(
-    ("state", "fields", "copying", "others"),
+    ("state", "fields", "told"),
     [
-        (S.PENDING, WAITS, ["Input comes: from /in", "Output goes: to /out"], {}),
-        (
-            S.RUNNING,
-            {"shares": SHARES, "scratch": ALWAYS},
-            ["Input comes: from /in", "Output goes: to /out, also if it fails"],
-            {},
-        ),
-        (S.CANCELLED, WAITS, ["Not copied in: from /in", "Not copied out: /out"], {}),
+        (S.PENDING, WAITS, [COMES, "Output goes: to /out"]),
+        (S.RUNNING, {"scratch": ALWAYS}, [COMES, "Output goes: to /out, also if it fails"]),
+        (S.CANCELLED, WAITS, [CAME_NOT, WENT_NOT]),
         (
             S.COMPLETED,
             {"staged": staged(True, True)},
-            ["Copied in: from /in", "Copied out: to /out"],
-            {"Scratch is": "tier fast, given back"},
+            [CAME, "Copied out: to /out", "Scratch is: tier fast, given back"],
         ),
-        (
-            S.FAILED,
-            {**LOST, "shares": SHARES, "scratch_kept": FULL},
-            ["Copied in: from /in", "Not copied out: /out"],
-            {"Kept": "full"},
-        ),
+        (S.FAILED, {**LOST, **KEEPS, "scratch_kept": FULL}, [CAME, WENT_NOT, "Kept: full"]),
         (
             S.COMPLETED,
             {"tier": TierName("slow")},
             [
-                "Input: /in, in place: nothing is copied",
-                "Output: /out, in place: nothing is copied",
+                *(f"Input: /in, {IN_PLACE}", f"Output: /out, {IN_PLACE}"),
+                "Scratch is: tier slow, no space of its own",
             ],
-            {"Scratch is": "tier slow, no space of its own"},
         ),
         (
             S.FAILED,
-            {**LOST, "scratch_unwanted": BY_ROOT, "scratch_unwanted_by": "root"},
-            ["Copied in: from /in", "Not copied out: /out; removed by root"],
-            {"Removed": BY_ROOT.text},
+            REMOVED_BY_ROOT,
+            [CAME, f"{WENT_NOT}; removed by root", f"Removed: {BY_ROOT.text}"],
         ),
         (
             S.FAILED,
-            {**LOST, "scratch_unwanted": BY_ROOT, "scratch_unwanted_by": "root", "shares": SHARES},
-            ["Copied in: from /in", "Not copied out: /out; is removed by root"],
-            {"Is removed": BY_ROOT.text},
+            {**REMOVED_BY_ROOT, **KEEPS},
+            [CAME, f"{WENT_NOT}; is removed by root", f"Is removed: {BY_ROOT.text}"],
         ),
         (
             S.FAILED,
             {**LOST, "scratch_unwanted": BY_AGE},
-            ["Copied in: from /in", f"Not copied out: /out; removed: {BY_AGE.text}"],
-            {"Removed": BY_AGE.text},
+            [CAME, f"{WENT_NOT}; removed: {BY_AGE.text}", f"Removed: {BY_AGE.text}"],
         ),
     ],
 )
-def test_what_was_copied_and_what_became_of_the_space_is_told(state, fields, copying, others):
-    told, _ = shown(state, **fields)
+def test_what_was_copied_and_what_became_of_the_space_is_told(state, fields, told):
+    pairs, _ = shown(state, **fields)
 
-    assert copying == copying_of(told)
-    assert others.items() <= told.items()
+    assert set(told) <= {f"{label}: {text}" for label, text in pairs.items()}
 
 
 def test_until_when_it_is_kept_is_told_on_the_clock_of_the_place():
@@ -357,19 +326,15 @@ def told_of(rig):
     return dict(scratch_pairs(job_record(rig.job(), rig.state, 9.0, Path("/x"))))
 
 
+COVERED = "what else it has cannot be measured: something may be mounted there"
+
+
 @pytest.mark.parametrize(
     ("gib", "is_all", "words"),
     [
         (4, True, "has 4 GiB in its scratch space and asked for 1 GiB"),
         (4, False, "has at least 4 GiB in its scratch space and asked for 1 GiB"),
-        (
-            0,
-            False,
-            (
-                "has at least 0 B in its scratch space and asked for 1 GiB; what else it has "
-                "cannot be measured: something may be mounted there"
-            ),
-        ),
+        (0, False, f"has at least 0 B in its scratch space and asked for 1 GiB; {COVERED}"),
     ],
 )
 def test_a_use_that_was_not_measured_whole_is_told_as_at_least(using, gib, is_all, words):
@@ -404,14 +369,6 @@ def test_a_job_that_is_being_ended_is_killed_sooner_when_it_has_too_much(using):
 
     assert 2.0 + END_GRACE_S == plan.wake_at_s == using.job().kill_at_s
     using.backend.take()
-
-
-def test_a_job_that_runs_again_begins_with_nothing(using):
-    using.step(used(3))
-    using.step(ev.RequeueRequested(at_s=3.0, job_id=JobId(1), by="ann", grace_s=1.0))
-    using.step(exited(9.0))
-
-    assert (S.PENDING, 0) == (using.job().state, using.job().scratch_most_bytes)
 
 
 # -- what is charged -------------------------------------------------------------------------------

@@ -111,9 +111,6 @@ def test_after_a_kill_the_socket_is_replaced_jobs_are_known_and_ids_go_on(places
     assert "Traceback" not in told
 
 
-# -- it starts and stops ---------------------------------------------------------------------------
-
-
 def test_more_connections_than_files_do_not_end_the_daemon(places):
     state, runtime = places
     with daemon(state, runtime, open_files=64) as (client, process):
@@ -151,75 +148,53 @@ def test_a_second_daemon_on_the_same_directories_is_refused(places, cannot_start
 # -- places ----------------------------------------------------------------------------------------
 
 
+def journal(state, backend="simulated", harm=""):
+    state.mkdir(mode=0o700)
+    Journal.open(state / "journal.db", backend=backend).close()
+    with contextlib.closing(sqlite3.connect(state / "journal.db")) as db, db:
+        db.executescript(harm)
+
+
+def everybodys(place):
+    place.mkdir()
+    place.chmod(0o1777)
+
+
+WRONG_PLACES = [
+    (lambda state, run: everybodys(state), HOPELESS, "others may write to {state} (mode"),
+    (lambda state, run: everybodys(run), HOPELESS, "others may write to {run} (mode"),
+    (lambda state, run: (run / "iod.sock").mkdir(parents=True), HOPELESS, "iod.sock cannot be"),
+    (lambda state, run: journal(state, harm="DROP TABLE meta"), 1, "no journal of iodaemon"),
+    (
+        lambda state, run: journal(state, harm="INSERT INTO meta VALUES ('mode', 'sideways')"),
+        1,
+        "journal {state}/journal.db has a damaged record",
+    ),
+    (  # a simulated node would end the jobs of the real one, and pretend to run those that wait
+        lambda state, run: journal(state, backend="linux"),
+        HOPELESS,
+        "journal {state}/journal.db belongs to a daemon with backend 'linux'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "code", "told"), WRONG_PLACES, ids=range(len(WRONG_PLACES)))
+def test_a_place_that_cannot_be_used_is_told_in_one_line(places, cannot_start, make, code, told):
+    """What else is refused of directories and disks: tests/doctor/test_conditions.py."""
+    state, run = places
+    make(state, run)
+    before = {path: path.read_bytes() for path in state.glob("journal.db")}
+
+    found, line = cannot_start()
+
+    assert (code, True) == (found, told.format(state=state, run=run) in line), line
+    assert all(path.read_bytes() == content for path, content in before.items())
+
+
 def test_a_socket_path_that_no_socket_can_have_is_refused(cannot_start, tmp_path):
     code, line = cannot_start(runtime=tmp_path / ("x" * 120))
 
-    assert HOPELESS == code
-    assert "set runtime_dir to a shorter path" in line
-
-
-@pytest.mark.parametrize("which", [0, 1], ids=["state_dir", "runtime_dir"])
-def test_a_directory_that_others_may_write_to_is_refused(places, cannot_start, which):
-    """What else is refused of it: tests/doctor/test_conditions.py."""
-    places[which].mkdir()
-    places[which].chmod(0o1777)
-
-    code, line = cannot_start()
-
-    assert (HOPELESS, True) == (code, f"others may write to {places[which]} (mode" in line)
-
-
-def test_a_directory_in_place_of_the_socket_is_refused(places, cannot_start):
-    (places[1] / "iod.sock").mkdir(parents=True)
-    places[1].chmod(0o700)
-
-    code, line = cannot_start()
-
-    assert HOPELESS == code
-    assert "runtime_dir" in line
-    assert "iod.sock cannot be used" in line
-
-
-# -- journals that cannot be used ------------------------------------------------------------------
-
-
-def make_journal(state):
-    state.mkdir(mode=0o700)
-    Journal.open(state / "journal.db", backend="simulated").close()
-    return state / "journal.db"
-
-
-@pytest.mark.parametrize(
-    ("harm", "expected"),
-    [
-        ("PRAGMA user_version = 5; DROP TABLE meta", "no journal of iodaemon"),
-        ("INSERT INTO meta VALUES ('mode', 'sideways')", "has a damaged record"),
-    ],
-)
-def test_a_journal_that_cannot_be_used_is_told_in_one_line(places, cannot_start, harm, expected):
-    with contextlib.closing(sqlite3.connect(make_journal(places[0]))) as db, db:
-        db.executescript(harm)
-
-    code, line = cannot_start()
-
-    assert 1 == code
-    assert "journal" in line
-    assert expected in line
-
-
-def test_a_journal_is_refused_to_another_backend_than_its_own(places, cannot_start):
-    """A simulated node would end the jobs of the real one, and pretend to run those that wait."""
-    state, _ = places
-    state.mkdir(mode=0o700)
-    Journal.open(state / "journal.db").close()
-    before = (state / "journal.db").read_bytes()
-
-    code, line = cannot_start()
-
-    assert 78 == code
-    assert f"journal {state}/journal.db belongs to a daemon with backend 'linux'" in line
-    assert "--state-dir DIR" in line
-    assert before == (state / "journal.db").read_bytes()
+    assert (HOPELESS, True) == (code, "set runtime_dir to a shorter path" in line)
 
 
 def test_a_daemon_that_systemd_keeps_up_is_not_stopped(places, monkeypatch):
