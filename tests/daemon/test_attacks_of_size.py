@@ -71,31 +71,20 @@ def test_what_linux_would_not_execute_or_the_supervisor_not_take_is_refused(
     assert "\n" not in refusal
 
 
-def test_what_linux_executes_is_taken():
-    assert 14 == len(decoded({"A": "a" * 131_069}, command=["a" * 131_071] * 14).command)
+@pytest.mark.parametrize("names", [["input_path"], ["output_path"], ["input_path", "output_path"]])
+def test_where_data_is_copied_from_and_to_counts_in_bytes_and_is_in_the_environment(names):
+    def given(path, command=("x",)):
+        """The job, or why it is refused."""
+        scratch = {"size_bytes": 1, **dict.fromkeys(names, path)}
+        return decoded({"A": "a" * 131_069}, command=list(command), scratch=scratch)
 
-
-def with_space(command=("x",), environment=None, **paths):
-    """Why a job that has its data copied is refused; None: it is not."""
-    told = decoded(environment, command=list(command), scratch={"size_bytes": 1, **paths})
-    return told if isinstance(told, str) else None
-
-
-@pytest.mark.parametrize("name", ["input_path", "output_path"])
-def test_where_data_is_copied_from_and_to_counts_in_bytes(name):
     for path in ("/" + "ä" * 2048, "/" + "a" * 4095):
-        assert f"{name} is no path: it has a NUL or is too long" in with_space(**{name: path})
+        assert f"{names[0]} is no path: it has a NUL or is too long" in given(path)
     for path in ("/" + "ä" * 2047, "/" + "a" * 4094, "/" + "%j" * 2047):
-        assert with_space(**{name: path}) is None
-
-
-@pytest.mark.parametrize("names", [["input_path"], ["input_path", "output_path"]])
-def test_where_data_is_copied_from_and_to_is_in_the_environment_and_counts_there(names):
-    paths = dict.fromkeys(names, "/" + "a" * 4000)
-    words = ["a" * 131_071] * 15 + ["b" * (131_072 - 1000)]
-
-    assert "command and environment are larger than" in with_space(words, **paths)
-    assert with_space(words, **dict.fromkeys(names, "/a")) is None
+        assert path == getattr(given(path).scratch, names[0])
+    words = ["a" * 131_071] * 14 + ["b" * (131_072 - 1000)]
+    assert "command and environment are larger than" in given("/" + "a" * 4000, words)
+    assert 15 == len(given("/a", words).command)
 
 
 def test_the_bounds_are_those_of_this_kernel():

@@ -77,15 +77,7 @@ def test_what_does_not_fit_is_told_once(measured, caplog):
     assert caplog.text.count("400 MB/s") == 1
     assert "'iod calibrate PATH' measures it again" in caplog.text
     assert "400 MB/s" in measured.report()[0]["problem"]
-
-
-def test_what_is_measured_anew_is_not_held_against_what_was_seen_before(measured):
-    measured.read([SDA])
-    for _ in range(SUSTAIN_ABOVE):
-        measured.watch({"sda": load(400 * MB)})
-
-    measured.read([SDA])
-
+    measured.read([SDA])  # it was measured anew
     assert measured.report()[0]["problem"] == ""
 
 

@@ -1,4 +1,4 @@
-"""Each panel of the dashboard shows what was moved: its query, over known bytes, by Prometheus.
+"""The examples for Prometheus: alerts fire when they should, panels show what was moved.
 
 A daemon in virtual time over a simulated node is scraped every 15 s; promtool evaluates the panels'
 queries on these scrapes at every scrape. A rate that is summed up over the time has to give the
@@ -26,7 +26,8 @@ from iodaemon.daemon.metrics.table import Exporter, Scene
 from iodaemon.model.node import Model, SimulatedDisk, SimulatedNode
 from iodaemon.model.profile import parse_profile
 
-DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana-dashboard.json"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DASHBOARD, ALERTS = EXAMPLES / "grafana-dashboard.json", EXAMPLES / "alerts.yml"
 SCRAPE_S = 15
 """As in examples/prometheus.yml."""
 RATE_INTERVAL = "1m"
@@ -77,6 +78,7 @@ class Scraped:
     """What Prometheus would have: every series, one value a scrape; and what is true."""
 
     def __init__(self):
+        self.page = ""
         self.series = defaultdict(dict)
         self.times = 0
         self.by_socket = defaultdict(int)
@@ -86,8 +88,8 @@ class Scraped:
         self.finished = 0
 
     def take(self, driver):
-        text = Exporter(Scene(driver)).page().decode()
-        for family in text_string_to_metric_families(text):
+        self.page = Exporter(Scene(driver)).page().decode()
+        for family in text_string_to_metric_families(self.page):
             for each in family.samples:
                 if each.name.startswith(PREFIX):
                     key = (each.name, tuple(sorted(each.labels.items())))
@@ -145,12 +147,26 @@ def scraped(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def promtool():
+    """Calls it; skips without it, unless IOD_REQUIRE names it."""
     path = shutil.which("promtool")
     if path is None and "prometheus" in os.environ.get("IOD_REQUIRE", ""):
         pytest.fail("IOD_REQUIRE names prometheus, and there is none; apt-get install prometheus")
     if path is None:
         pytest.skip("no promtool; apt-get install prometheus")
-    return path
+
+    def call(*words, **options):
+        options |= {"capture_output": True, "text": True, "timeout": 120, "check": False}
+        return subprocess.run([path, *words], **options)
+
+    return call
+
+
+def evaluated(promtool, directory, document):
+    """What it got in place of what the document expects, in order."""
+    path = directory / "test.json"  # JSON is YAML
+    path.write_text(json.dumps(document))
+    told = promtool("test", "rules", str(path))
+    return re.findall(r"^\s+got:\s?(.*)$", told.stdout + told.stderr, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -177,17 +193,7 @@ def shown(scraped, promtool, tmp_path_factory):
             }
         ],
     }
-    path = tmp_path_factory.mktemp("promtool") / "test.json"
-    path.write_text(json.dumps(document))
-    told = subprocess.run(
-        [promtool, "test", "rules", str(path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    answers = re.findall(r"^\s+got:\s?(.*)$", told.stdout + told.stderr, re.MULTILINE)
-    assert len(asked) == len(answers), told
+    answers = evaluated(promtool, tmp_path_factory.mktemp("promtool"), document)
     found = defaultdict(lambda: defaultdict(list))
     for (title, expr, _), answer in zip(asked, answers, strict=True):
         for labels, value in re.findall(r"{([^}]*)} (\S+?)(?:,|$)", answer):
@@ -258,3 +264,74 @@ def test_times_and_counts_are_right(scraped, shown):
     assert min(waits) <= mean_s <= max(waits)
     totals = {key: 0 in at for key, at in scraped.series.items() if key[0].endswith("_total")}
     assert [] == [name for (name, _), is_first in totals.items() if not is_first]
+
+
+# -- alerts and the page ---------------------------------------------------------------------------
+
+
+def test_promtool_finds_nothing_to_say_about_page_and_examples(scraped, promtool):
+    checked = promtool("check", "metrics", input=scraped.page)
+    bad = promtool("check", "metrics", input="# TYPE badName counter\nbadName 1\n")
+    config = promtool("check", "config", str(EXAMPLES / "prometheus.yml"))
+
+    assert (0, "", "") == (checked.returncode, checked.stdout, checked.stderr)
+    assert 0 != bad.returncode
+    assert (0, "") == (config.returncode, config.stderr)
+    assert "13 rules found" in config.stdout
+
+
+FIRING = {
+    "IodaemonDown": 'up{job="iodaemon"}: 0x90',
+    "IodaemonJournalProblem": "iodaemon_journal_problem: 1x90",
+    "IodaemonRuleSetAside": "iodaemon_rules_set_aside: 1x90",
+    "IodaemonFrozenTooLong": 'iodaemon_longest_suspension_seconds{state="SUSPENDED_IO"}: 0+60x90',
+    "IodaemonSamplerFailing": 'iodaemon_sampler_success{source="job_io"}: 0x90',
+    "IodaemonNotSampling": "iodaemon_last_sample_timestamp_seconds: 1x90",
+    "IodaemonSamplingTooSlow": "iodaemon_sampling_too_slow: 1x90",
+    "IodaemonSupervisorSilent": "iodaemon_supervisor_problem: 1x90",
+    "IodaemonProcessSilent": "iodaemon_silent_processes: 1x90",
+    "IodaemonLogLinesLost": "iodaemon_log_lines_lost_total: 0+9x90",
+    "IodaemonStartsBlocked": "iodaemon_starts_blocked: 1x90",
+    "IodaemonDraining": "iodaemon_draining: 1x90",
+    "IodaemonDeviceWaitHigh": "\n".join(
+        (
+            "iodaemon_device_request_seconds_total: 0+18x90",
+            "iodaemon_device_requests_total: 0+60x90",
+        )
+    ),
+}
+QUIET = """
+up{job="iodaemon"}: 1x90
+iodaemon_journal_problem: 0x90
+iodaemon_rules_set_aside: 0x90
+iodaemon_log_lines_lost_total: 7x90
+iodaemon_longest_suspension_seconds{state="SUSPENDED_IO"}: 600x90
+iodaemon_longest_suspension_seconds{state="SUSPENDED_USER"}: 90000x90
+iodaemon_sampler_success{source="job_io"}: 1x90
+iodaemon_sampler_success{source="memory_pressure"}: 0x90
+iodaemon_last_sample_timestamp_seconds: 0+60x90
+iodaemon_device_request_seconds_total: 0+0.06x90
+iodaemon_device_requests_total: 0+60x90
+iodaemon_sampling_too_slow: 0x90
+iodaemon_starts_blocked: 0x90
+iodaemon_supervisor_problem: 0x90
+iodaemon_silent_processes: 0x90
+iodaemon_draining: 0x90
+""".strip().splitlines()
+
+
+def test_an_alert_fires_when_it_should_and_none_at_a_daemon_that_is_well(promtool, tmp_path):
+    """When its series, one value a minute, were there for 90 minutes."""
+    fires = "ALERTS{alertstate='firing'}"
+    names = [{"labels": "none", "value": 0}]  # what promtool got instead is told in its answer
+    test = {"expr": f"count by (alertname) ({fires})", "eval_time": "90m", "exp_samples": names}
+    tests = []
+    for series in (*(lines.splitlines() for lines in FIRING.values()), QUIET):
+        given = [dict(zip(("series", "values"), line.split(": "), strict=True)) for line in series]
+        tests.append({"interval": "1m", "input_series": given, "promql_expr_test": [test]})
+    document = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}
+    answers = evaluated(promtool, tmp_path, document)
+
+    fired = [set(re.findall(r'alertname="(\w+)"', answer)) for answer in answers]
+    assert [*({alert} for alert in FIRING), set()] == fired
+    assert set(re.findall(r"alert: (\w+)", ALERTS.read_text())) == set(FIRING)

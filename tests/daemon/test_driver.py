@@ -20,7 +20,7 @@ from builders import (
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Kill, Resume, Start, Stop, Suspend
 from iodaemon.core.job import Exit, IoTotals, JobId, JobState
-from iodaemon.daemon.driver import JOURNAL_RETRY_S
+from iodaemon.daemon.driver import JOURNAL_RETRY_S, Watch
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.errors import JournalError
 from iodaemon.simulator.timeline import VirtualTimeline
@@ -421,3 +421,19 @@ def test_an_environment_comes_with_every_job_until_it_is_known_to_be_stored(tmp_
     found = drive(tmp_path, scenario)
 
     assert [1, 2, 3, 4, 6] == sorted(found)
+
+
+# -- waiting ---------------------------------------------------------------------------------------
+
+
+def test_who_waits_is_told_whether_it_came_true():
+    async def scenario():
+        watch, seen = Watch(), []
+        given_up = await watch.until(lambda: False, 0.0)
+        task = asyncio.ensure_future(watch.until(lambda: bool(seen)))
+        await asyncio.sleep(0)
+        seen.append(1)
+        watch.notify()
+        return await watch.until(lambda: True, 0.0), given_up, await task
+
+    assert (True, False, True) == asyncio.run(scenario())

@@ -17,79 +17,45 @@ PROBLEM = (
 )
 
 
-class Clock:
-    """Stands until it is pushed on."""
+class Read(Pace):
+    """A pace over readings that took so long, by a clock of its own."""
 
-    now_s = 0.0
+    def __init__(self):
+        self.now_s = 0.0
+        self.counts = Counts()
+        super().__init__(self.counts.sampling, lambda: self.now_s)
 
-    def __call__(self):
-        return self.now_s
-
-
-def read(pace, clock, *durations_s, timeslice_s=1.0):
-    for duration_s in durations_s:
-        pace.begin()
-        clock.now_s += duration_s
-        pace.end(timeslice_s)
-
-
-@pytest.fixture
-def clock():
-    return Clock()
+    def read(self, *durations_s):
+        for duration_s in durations_s:
+            self.begin()
+            self.now_s += duration_s
+            self.end(1.0)
 
 
-@pytest.fixture
-def pace(clock):
-    return Pace(Counts().sampling, clock)
+def test_slow_readings_one_after_the_other_are_said_once_with_what_to_do(caplog):
+    pace, hiccup = Read(), [5.0] * (SLOW_READINGS - 1)
+    pace.read(0.001, 1.0, 0.9, *hiccup, 0.1, *hiccup, 0.1)
+    assert ("", []) == (pace.problem, caplog.messages)
 
-
-def warnings(caplog):
-    return [record.getMessage() for record in caplog.records]
-
-
-def test_readings_within_the_timeslice_are_no_problem(pace, clock, caplog):
-    read(pace, clock, 0.001, 1.0, 0.9)
-    read(pace, clock, *[5.0] * (SLOW_READINGS - 1), 0.1, *[5.0] * (SLOW_READINGS - 1))
-
-    assert ("", []) == (pace.problem, warnings(caplog))
-
-
-def test_slow_readings_one_after_the_other_are_said_once_with_what_to_do(pace, clock, caplog):
-    read(pace, clock, *[1.4] * 9)
-
+    pace.read(*[1.4] * 9)
+    report = {"timeslice_s": 1.0, "last_s": pytest.approx(1.4), "skipped": 7, "problem": PROBLEM}
+    assert report == pace.report(7)
+    pace.read(0.1)
+    assert "" == pace.problem
+    pace.read(1.4, 1.4, 1.4)
     assert PROBLEM == pace.problem
-    assert [f'event=sampling_too_slow text="{PROBLEM}"'] == warnings(caplog)
+    assert [f'event=sampling_too_slow text="{PROBLEM}"'] == caplog.messages
 
 
-def test_asking_again_before_the_answer_does_not_make_it_shorter(clock):
-    counts = Counts()
-    pace = Pace(counts.sampling, clock)
+def test_asking_again_before_the_answer_does_not_make_it_shorter():
+    pace = Read()
     pace.begin()
-    clock.now_s += 2.0
-    read(pace, clock, 1.0)
+    pace.now_s += 2.0
+    pace.read(1.0)
     pace.end(1.0)
 
     names = [f"iodaemon_sampling_duration_seconds_{part}" for part in ("count", "sum")]
-    assert [1.0, 3.0] == [counts.registry.get_sample_value(name) for name in names]
-
-
-def test_when_readings_are_quick_again_it_is_no_problem_any_more_and_not_said_again(
-    pace, clock, caplog
-):
-    read(pace, clock, 1.4, 1.4, 1.4, 0.1)
-    assert "" == pace.problem
-    read(pace, clock, 1.4, 1.4, 1.4)
-
-    assert (PROBLEM, 1) == (pace.problem, len(warnings(caplog)))
-
-
-def test_the_node_report_has_it(pace, clock):
-    read(pace, clock, 1.4, 1.4, 1.4)
-
-    assert {"timeslice_s": 1.0, "last_s": 1.4, "skipped": 7, "problem": PROBLEM} == {
-        key: pytest.approx(value) if isinstance(value, float) else value
-        for key, value in pace.report(7).items()
-    }
+    assert [1.0, 3.0] == [pace.counts.registry.get_sample_value(name) for name in names]
 
 
 class StuckReader:

@@ -122,7 +122,6 @@ LACKS = {
 @pytest.mark.parametrize(
     ("what", "there", "where"),
     [
-        ("bytes", "stopped", {"copied", "merge"}),
         ("bytes", "killed", {"copied", "_fold"}),
         ("bytes", None, {"copied", "merge", "store_events"}),
         ("files", "stopped", {"copied"}),
