@@ -112,7 +112,7 @@ def test_connections_that_end_as_their_user_is_known_are_not_counted(account, tu
         lines = [doors() for _ in range(50)]
         for line in lines:
             line.connection_made(Line(7))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
         gate.set()
         while not users.is_fresh(7):  # noqa: ASYNC110 - its turns are counted
             await asyncio.sleep(0)

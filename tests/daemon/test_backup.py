@@ -16,6 +16,7 @@ from builders import job
 from harness import until
 from journals import write
 
+from iodaemon.cli import main
 from iodaemon.config import load_config
 from iodaemon.core.job import JobState
 from iodaemon.daemon.journal.backup import back_up
@@ -274,49 +275,49 @@ def test_killed_anywhere_a_restore_leaves_the_old_journal_or_the_new_one(state, 
 
 
 @pytest.fixture
-def services(tmp_path):
-    """Another user's state directory, which that one can reach, and a command about it."""
+def service(tmp_path):
+    """The configuration of a service that is another user's, as far as its state goes."""
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o755)
         state = Path(place) / "state"
         state.mkdir(mode=0o700)
         Journal.open(state / "journal.db").close()
-        for path in (state, state / "journal.db"):
+        (state / "boot_id").write_text("another\n")
+        for path in (state, *state.iterdir()):
             os.chown(path, 4242, 4242)
-        config = tmp_path / "config.toml"
-        config.write_text(f'state_dir = "{state}"\nsupervisor_dir = "{tmp_path}/supervisor"\n')
-        yield state, [sys.executable, "-m", "iodaemon.cli", "--config", str(config)]
+        file = tmp_path / "config.toml"
+        file.write_text(f'state_dir = "{state}"\nsupervisor_dir = "{tmp_path}/supervisor"\n')
+        yield load_config(file, {"HOME": str(tmp_path)}, 0, {})
 
 
 @as_root
 @pytest.mark.node
-def test_root_is_led_nowhere_by_links_in_the_services_directory(services, tmp_path):
-    state, words = services
-    precious = tmp_path / "precious"
+@pytest.mark.parametrize("name", ["daemon.lock", "boot_id.new"])
+def test_root_is_led_nowhere_by_links_in_the_services_directory(service, tmp_path, name):
+    state, precious = Path(service.state_dir), tmp_path / "precious"
     precious.write_text("root's")
-    subprocess.run([*words, "backup", str(tmp_path / "copy.db")], check=True)
-    for name in ("boot_id.new", "daemon.lock"):
-        (state / name).unlink(missing_ok=True)
-        (state / name).symlink_to(precious)
-        subprocess.run([*words, "restore", str(tmp_path / "copy.db")], check=False)
-    subprocess.run([*words, "doctor"], check=False, stdout=subprocess.DEVNULL)
+    back_up(state, tmp_path / "copy.db", replace=False)
+    for path in state.iterdir():
+        path.unlink()
+    (state / name).symlink_to(precious)
+    with pytest.raises(IodaemonError):  # its owner may not follow it
+        restore(service, tmp_path / "copy.db")
+    main(["--config", str(service.file), "doctor"])
 
-    assert "root's" == precious.read_text()
-    assert 0 == precious.stat().st_uid
+    assert ("root's", 0) == (precious.read_text(), precious.stat().st_uid)
 
 
 @as_root
 @pytest.mark.node
-def test_root_leaves_what_is_the_services_to_the_service(services, tmp_path):
+def test_root_leaves_what_is_the_services_to_the_service(service, tmp_path):
     """The journal's side files get its owner, or the daemon could not open it any more."""
-    state, words = services
-    copy = tmp_path / "copy.db"
-
+    state, copy = Path(service.state_dir), tmp_path / "copy.db"
     with contextlib.closing(sqlite3.connect(state / "journal.db")) as db:  # a log is there
         db.execute("SELECT * FROM meta").fetchall()
-        subprocess.run([*words, "backup", str(copy)], check=True)
+        back_up(state, copy, replace=False)
         assert {4242} == {path.stat().st_uid for path in state.iterdir()}
-    subprocess.run([*words, "restore", str(copy)], check=True)
+    (state / "boot_id").unlink()
+    restore(service, copy)
 
     assert {4242} == {path.stat().st_uid for path in state.iterdir()}
     assert {0o600} == {stat.S_IMODE(path.stat().st_mode) for path in state.iterdir()}

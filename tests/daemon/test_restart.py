@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from harness import Server, end, find_state, is_of_job, marked, possible, until
+from harness import end, find_state, is_of_job, marked, until
 
 pytestmark = pytest.mark.node
 
@@ -80,36 +80,30 @@ def test_a_start_that_failed_is_made_by_the_next_daemon_without_waiting(make_ser
 # -- nobody is left ------------------------------------------------------------------------------
 
 
-def test_a_job_that_a_person_holds_is_held_again_when_all_were_killed(server):
-    job = server.gated("it")
-    server.goes_on("it")
-    server.suspend(job)
-    server.await_durable(job, "SUSPENDED_USER")
+def test_when_all_were_killed_a_job_stands_still_if_a_person_holds_it_and_runs_on_if_not(server):
+    """Whether it stood still or ran meanwhile."""
+    held, free = server.gated("held"), server.gated("free")
+    for name in ("held", "free"):
+        server.goes_on(name)
+    server.suspend(held)
+    server.await_durable(held, "SUSPENDED_USER")
+    server.await_durable(free, "RUNNING")
+    cgroups = [path for path in server.job_cgroups() if path.name.startswith(f"{free}.")]
     server.kill_all()
-    server.restart()
-    server.await_state(job, "SUSPENDED_USER")
-
-    assert server.stands_still("it")
-    server.client.resume(job)
-    server.goes_on("it")
-    server.open_gate("it")
-    assert server.end_of(job)["state"] in ("COMPLETED", "LOST")
-    assert server.lines() == ["done it", "start it"]
-
-
-def test_a_job_that_nobody_holds_runs_on_when_all_were_killed_while_it_stood_still():
-    with Server(possible("cgroup")) as server:
-        job = server.start().gated("it")
-        server.goes_on("it")
-        server.await_durable(job, "RUNNING")
-        [cgroup] = server.job_cgroups()
-        server.kill_all()
+    for cgroup in cgroups:
         (cgroup / "cgroup.freeze").write_text("1")
-        server.restart()
-        server.goes_on("it")
+    server.restart()
+    server.await_state(held, "SUSPENDED_USER")
+    server.goes_on("free")
 
-        server.open_gate("it")
-        assert server.end_of(job)["state"] in ("COMPLETED", "LOST")
+    assert server.stands_still("held")
+    assert (server.means == "cgroup") == bool(cgroups)
+    server.client.resume(held)
+    server.goes_on("held")
+    server.open_gate("held", "free")
+    ends = {server.end_of(job)["state"] for job in (held, free)}
+    assert ends <= {"COMPLETED", "LOST"}
+    assert server.lines() == ["done free", "done held", "start free", "start held"]
 
 
 # -- another boot --------------------------------------------------------------------------------

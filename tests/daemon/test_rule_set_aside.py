@@ -8,10 +8,11 @@ import sys
 import textwrap
 
 import pytest
-from process import TREE, daemon, iod, wait_until
+from process import TREE, daemon, wait_until
 
 from iodaemon.api.care import reload_config
 from iodaemon.api.connection import UnixConnection
+from iodaemon.cli import main
 from iodaemon.errors import RequestError
 from iodaemon.trial.run import check_rules
 
@@ -77,7 +78,8 @@ def is_running(client):
     return [job["state"] for job in client.jobs()["jobs"]] == ["RUNNING"]
 
 
-def test_a_rule_that_raises_is_set_aside_told_everywhere_and_comes_back_mended(node):
+def test_a_rule_that_raises_is_set_aside_told_everywhere_and_comes_back_mended(node, capsys):
+    """By ``iod doctor`` as well: tests/doctor/test_conditions.py."""
     node.write("return 1 // len([*view.live, *view.pending][1:])")  # no second job: it divides by 0
     with node.daemon() as (client, process):
         client.submit([{"command": ["compute=1000s"]}], {})
@@ -95,10 +97,9 @@ def test_a_rule_that_raises_is_set_aside_told_everywhere_and_comes_back_mended(n
         assert place == client.policy()["set_aside"][0]["place"]
         with pytest.raises(RequestError, match=f"round 1: .*{place}"):
             check_rules(client.policy(), "round 1")
-        assert place in iod(node.socket, "queue").stdout.replace("\n", "")
-        assert place in iod(node.socket, "node").stdout
-        assert place in iod(node.socket, "policy", "show").stdout
-        assert place in iod(node.socket, "doctor").stdout
+        for words in (["queue"], ["node"], ["policy", "show"]):
+            main(["--api", str(node.socket), *words])
+            assert place in capsys.readouterr().out.replace("\n", "")
         assert "iodaemon_rules_set_aside 1.0" in node.metrics()
 
         node.write(MENDED)
