@@ -81,24 +81,6 @@ def test_a_wait_ends_when_somebody_ends_the_drain(served):
     assert (False, [job_id]) == (told["draining"], [job["id"] for job in told["holding"]])
 
 
-def test_the_command_waits_and_names_what_will_not_end_by_itself(served, capsys):
-    job_id = served.running()
-    served.client.suspend(job_id)
-
-    def end():
-        served.await_waiting(1)
-        served.client.cancel(job_id, grace_s=0)
-
-    with ThreadPoolExecutor() as others:
-        others.submit(end)
-        code = main(["--api", served.socket_path, "drain", "--wait"])
-    told = capsys.readouterr()
-
-    assert 0 == code
-    assert "CPUs are held by 1" in told.err.splitlines()[0]
-    assert told.out.endswith("; no job holds CPUs\n")
-
-
 def test_who_is_no_administrator_may_look_and_not_order(serve, monkeypatch):
     ann = Actor(pid=1, uid=1001, gids=frozenset({1001}))
     monkeypatch.setattr("iodaemon.daemon.http.access.read_peer", lambda _: ann)

@@ -98,15 +98,6 @@ def test_what_is_known_no_longer_is_given_up_and_does_not_run_again(tmp_path, st
     assert (("ended since, how is not known", (1,)),) == told.told
 
 
-def test_without_a_replaced_journal_nothing_changes(tmp_path):
-    written(tmp_path / "new.db", [job(1, S.RUNNING)])
-
-    with contextlib.closing(sqlite3.connect(tmp_path / "new.db")) as db:
-        told = merge(db, None)
-
-    assert ((), 0) == (told.told, told.left)
-
-
 STATES = st.sampled_from([S.PENDING, S.STARTING, S.RUNNING, S.COMPLETED, S.FAILED, S.CANCELLED])
 
 

@@ -33,11 +33,6 @@ class Place:
         self.file.write_text(text)
 
 
-@pytest.fixture
-def place(tmp_path):
-    return Place(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def lasting(tmp_path_factory):
     place = Place(tmp_path_factory.mktemp("reload"))
@@ -73,6 +68,7 @@ def test_what_changed_is_told_in_force_and_kept(running):
     client = running.client
     running.write(
         'cancel_grace = "20 s"\nretain = "30 d"\njournal_samples = true\nlog_level = "debug"\n'
+        'mode = "shadow"\n'
         'policy = "dynamic"\n[users]\nmax_queued = 1\n[regulation]\nio_bound = "300 MB/s"\n'
     )
     answer = reload_config(client)
@@ -91,6 +87,8 @@ def test_what_changed_is_told_in_force_and_kept(running):
     assert ('"20 s"', str(running.file)) == tuple(
         shown["cancel_grace"][key] for key in ("value", "origin")
     )
+    assert ('"on"', '"shadow"') == changed["mode"]
+    assert wait_until(lambda: client.mode()["mode"] == "shadow")
     assert '"300 MB/s"' == shown["regulation.io_bound"]["value"]
     assert ("dynamic", 3e8) == (policy["name"], policy["regulation"]["io_bound_bytes_per_s"])
     assert 'cancel_grace: "10 s" -> "20 s"' in event["changes"]
@@ -187,22 +185,6 @@ def test_a_shorter_timeslice_counts_before_the_old_one_is_over(running):
     assert "the policy was changed" in reasons
 
 
-@pytest.mark.slow
-def test_options_stand_above_the_file_and_a_mode_in_it_is_a_switch(place):
-    with place.daemon("--policy", "none", "--log-level", "warning") as (client, _):
-        client.switch("off")
-        place.write('policy = "easy"\nlog_level = "debug"\n')
-        answer = reload_config(client)
-
-        assert ({}, []) == (told(answer), answer["needs_restart"])
-        assert ("none", "off") == (client.policy()["name"], client.mode()["mode"])
-        place.write('mode = "shadow"\n')
-        assert ('"on"', '"shadow"') == told(reload_config(client))["mode"]
-        assert wait_until(lambda: client.mode()["mode"] == "shadow")
-    with place.daemon() as (client, _):
-        assert "shadow" == client.mode()["mode"]
-
-
 def test_real_frozen_jobs_run_again_under_another_policy(make_server):
     server = make_server(
         policy="dynamic",
@@ -225,14 +207,14 @@ def test_real_frozen_jobs_run_again_under_another_policy(make_server):
     assert [("COMPLETED", 0)] * 2 == server.outcome(*jobs)
 
 
-def test_a_daemon_that_a_terminal_leaves_ends_in_order(place, tmp_path):
+def test_a_daemon_that_a_terminal_leaves_ends_in_order(tmp_path):
     """A pseudo-terminal is its standard error; SIGHUP is how it is told."""
     master, slave = os.openpty()
-    words = command(place.state, place.runtime)
+    words = command(tmp_path / "state", tmp_path / "run")
     process = subprocess.Popen(words, env=environment(tmp_path), stdout=slave, stderr=slave)
     os.close(slave)
     try:
-        ready(process, place.socket)
+        ready(process, tmp_path / "run" / "iod.sock")
         process.send_signal(signal.SIGHUP)
         assert 0 == process.wait(30)
     finally:
