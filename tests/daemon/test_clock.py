@@ -71,7 +71,7 @@ class Shifted(Server):
         self.restart()
 
 
-def works(found):
+def check_times(found):
     """Its times are those of a job that ran for some seconds."""
     assert 0.0 < found["run_s"] < 600.0
     assert 0.0 < found["ended_s"] - found["started_s"] < 600.0
@@ -122,8 +122,8 @@ def test_a_clock_that_was_set_between_two_daemons_changes_nothing(server, jobs):
     assert abs(before["ended_s"] - time.time() + behind_s) < 600.0
     assert ("CANCELLED", "RUNNING") == (ended["state"], running["state"])
     assert ("FAILED", 3) == (found["state"], found["exit_code"])
-    works(running | {"ended_s": running["started_s"] + running["run_s"]})
-    works(found)
+    assert 0.0 < running["run_s"] < 600.0
+    check_times(found)
     assert short in [each["id"] for each in server.client.history()["jobs"]]
     assert "something\n" == server.output(short)
 
@@ -144,7 +144,7 @@ def test_a_clock_that_is_set_while_a_daemon_runs_ends_no_job_and_delays_no_kill(
 
     assert (["CANCELLED", "TIMEOUT"], "RUNNING") == (ends, running["state"])
     assert ("FAILED", 3) == (found["state"], found["exit_code"])
-    works(found)
+    check_times(found)
     assert abs(found["ended_s"] - time.time()) < 600.0  # by the clock as it was at the start
     server.kill()
     server.restart()

@@ -1,4 +1,4 @@
-"""A timeslice shorter than a reading takes: said once, skipped instants, regulation goes on."""
+"""A timeslice shorter than a reading takes is told once, and its instants are skipped."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ PROBLEM = (
 )
 
 
-class Read(Pace):
+class TimedPace(Pace):
     """A pace over readings that took so long, by a clock of its own."""
 
     def __init__(self):
@@ -33,7 +33,7 @@ class Read(Pace):
 
 
 def test_slow_readings_one_after_the_other_are_said_once_with_what_to_do(caplog):
-    pace, hiccup = Read(), [5.0] * (SLOW_READINGS - 1)
+    pace, hiccup = TimedPace(), [5.0] * (SLOW_READINGS - 1)
     pace.read(0.001, 1.0, 0.9, *hiccup, 0.1, *hiccup, 0.1)
     assert ("", []) == (pace.problem, caplog.messages)
 
@@ -48,7 +48,7 @@ def test_slow_readings_one_after_the_other_are_said_once_with_what_to_do(caplog)
 
 
 def test_asking_again_before_the_answer_does_not_make_it_shorter():
-    pace = Read()
+    pace = TimedPace()
     pace.begin()
     pace.now_s += 2.0
     pace.read(1.0)
