@@ -1,4 +1,4 @@
-"""What is lost with root side, disk or machine: never a result, never what is not the job's."""
+"""Who dies and what is lost with it, disk or machine: nothing of a job's space is left or lost."""
 
 import contextlib
 import os
@@ -7,10 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import end, marked, until
+from harness import FINAL, end, marked, until
 from mounting import mount
 from scratching import MIB, both_disks, disks, left, needs_root, place_of, read_only
 from tiering import _lasting_tiered, make_tiered, tables
+
+from iodaemon.errors import IodaemonError
 
 pytestmark = [pytest.mark.node, needs_root]
 
@@ -55,6 +57,79 @@ def staged(server, text=RESULT):
 def kept_of(server, job):
     """Why its space is kept, once that is said."""
     return until(lambda: server.job(job)["scratch"]["kept"], "the word that it is kept")["text"]
+
+
+# -- any step ------------------------------------------------------------------------------------
+
+
+POINTS = (
+    *("scratch.made", "node.prepared", "supervisor.ordered", "child.prepared", "child.recorded"),
+    *("supervisor.exec_seen", "staging.step_begun", "staging.step_done", "staging.runs"),
+    *("reap.exit_recorded", "reap.waited", "supervisor.ended", "scratch.unlinked"),
+)
+"""Each once; the copying has two more, which are passed a second time as results go out."""
+PASSAGES = [
+    *((point, 1) for point in POINTS),
+    *(("staging.step_begun", 2), ("staging.step_done", 2)),
+]
+SMALL = {"a": b"a" * 200_000, "b": b"b" * 100_000}
+JOINED = SMALL["a"] + SMALL["b"]
+TEXT = 'echo ran >> ledger; cd "$IOD_SCRATCH" && cat a b > result'
+
+
+def settled(server, holds, what):
+    """Wait for it, with another daemon whenever one has died."""
+
+    def look():
+        if not server.is_running():
+            server.start(wait=False)
+        with contextlib.suppress(IodaemonError):
+            return holds()
+        return None
+
+    return until(look, what)
+
+
+def begin(server):
+    """Submit, and say which number it gets; the answer may never come."""
+    jobs = server.client.jobs(all_jobs=True)["jobs"]
+    scratch = {
+        "size_bytes": MIB,
+        "input_path": server.input(**SMALL),
+        "input_bytes": len(JOINED),
+        "output_path": str(server.place / "out"),
+    }
+    with contextlib.suppress(IodaemonError):
+        server.script(TEXT, scratch=scratch)
+    return 1 + max((job["id"] for job in jobs), default=0)
+
+
+def space_of(server, job):
+    """The job, once it is said whether its space is cleared or kept."""
+    found = server.job(job)
+    scratch = found["scratch"]
+    return found if scratch["kept"] or not scratch["shares"] else None
+
+
+@pytest.mark.parametrize(("point", "passage"), PASSAGES)
+def test_a_death_at_any_step_leaves_nothing_and_loses_no_result(make_tiered, disks, point, passage):
+    server = make_tiered(text=tables(disks))
+    server.arm(point, passage=passage)
+    job = begin(server)
+    settled(server, lambda: not server.armed(), f"passage of {point}")
+    settled(server, lambda: server.job(job)["state"] in FINAL, "the end of the job")
+    ended = settled(server, lambda: space_of(server, job), "word of its space")
+    result = server.place / "out" / "result"
+    if ended["scratch"]["kept"]:
+        if server.lines():  # nobody knows of one that was killed just before it began
+            assert JOINED == (place_of(disks) / "result").read_bytes()
+        server.client.ask("POST", f"/v1/jobs/{job}/scratch/remove", {})
+    elif ended["state"] == "COMPLETED" or server.lines():  # also of one that is LOST
+        assert JOINED == result.read_bytes()
+    settled(server, lambda: not left(disks) and not server.taken(), f"removal of {left(disks)}")
+
+    assert not result.exists() or JOINED == result.read_bytes()
+    assert server.lines() in ([], ["ran"])
 
 
 # -- the root side ---------------------------------------------------------------------------------
