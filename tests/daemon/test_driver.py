@@ -6,16 +6,7 @@ import time
 
 import pytest
 from bench import BIG, drive, driven
-from builders import (
-    cancel,
-    counters,
-    exited,
-    hold,
-    release,
-    resumed,
-    sampled,
-    suspended,
-)
+from builders import cancel, counters, exited, hold, release, resumed, sampled, suspended
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Kill, Resume, Start, Stop, Suspend

@@ -26,14 +26,7 @@ from iodaemon.core.limits import Drain
 from iodaemon.core.rule import Mode
 from iodaemon.core.similarity import Key
 from iodaemon.daemon.journal import writer
-from iodaemon.daemon.journal.record import (
-    BandwidthMinute,
-    Batch,
-    Forgotten,
-    Note,
-    Request,
-    join,
-)
+from iodaemon.daemon.journal.record import BandwidthMinute, Batch, Forgotten, Note, Request, join
 from iodaemon.daemon.journal.writer import PRUNE_JOBS, Journal
 from iodaemon.errors import JournalError
 

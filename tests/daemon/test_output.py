@@ -19,12 +19,7 @@ from stuck_exec import OPEN, silent_file_system
 
 from iodaemon.core.job import DiskId, JobId, JobState, Share, TierName
 from iodaemon.daemon.http import output
-from iodaemon.daemon.outputs import (
-    find_old_outputs,
-    find_running,
-    find_strangers,
-    highest_job,
-)
+from iodaemon.daemon.outputs import find_old_outputs, find_running, find_strangers, highest_job
 from iodaemon.errors import JournalError
 from iodaemon.node.sampler.proc_files import find_state
 from iodaemon.supervisor.ledger import EXEC, Key, Record, open_ledger

@@ -15,15 +15,7 @@ from pathlib import Path
 
 import pytest
 from harness import MARK, PATIENCE_S, Server, is_listening, until
-from process import (
-    await_read,
-    command,
-    daemon,
-    iod,
-    read_until,
-    stop,
-    wait_until,
-)
+from process import await_read, command, daemon, iod, read_until, stop, wait_until
 
 import iodaemon
 from iodaemon.cli import main

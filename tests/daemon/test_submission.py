@@ -19,11 +19,7 @@ from iodaemon.api.client import Client
 from iodaemon.core.job import JobId, JobState
 from iodaemon.daemon import driver as driver_module
 from iodaemon.daemon.http.refusal import Misstated
-from iodaemon.daemon.http.submission import (
-    SubmittedJob,
-    adjust,
-    job_maker,
-)
+from iodaemon.daemon.http.submission import SubmittedJob, adjust, job_maker
 from iodaemon.daemon.journal.record import RequestKey
 from iodaemon.errors import NoDaemon, RequestError, Unanswered
 

@@ -14,12 +14,7 @@ from iodaemon.api.care import begin_drain, end_drain, reload_config, show_drain
 from iodaemon.api.hints import forget_hints, list_hints
 from iodaemon.cli import main
 from iodaemon.config import load_policy
-from iodaemon.core.decision import (
-    Lesson,
-    LimitState,
-    RegulationPlan,
-    TrialStep,
-)
+from iodaemon.core.decision import Lesson, LimitState, RegulationPlan, TrialStep
 from iodaemon.core.job import JobId
 from iodaemon.core.rule import Mode
 from iodaemon.daemon.http.access import Actor
