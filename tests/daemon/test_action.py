@@ -71,6 +71,8 @@ def test_each_job_is_answered_by_itself(served):
     assert "CANCELLED" == told[running]
     assert isinstance(told[ended], Conflict)
     assert isinstance(told[999], NotFound)
+    running = served.running()
+    assert isinstance(outcomes(served, "resume", Selector(f"{running},999"))[running], Conflict)
 
 
 def test_a_range_means_the_jobs_on_which_the_verb_can_act(served):

@@ -234,7 +234,9 @@ def get(target):
     return f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
 
 
-@pytest.mark.parametrize("target", ["/v1/jobs?select=1-999", "/v1/jobs"])
+@pytest.mark.parametrize(
+    "target", ["/v1/jobs?select=1-999", "/v1/jobs?state=CD&state=HELD", "/v1/jobs"]
+)
 def test_large_answers_of_a_user_come_one_after_the_other(asked_much, target):
     with asked_much.raw() as first, asked_much.raw() as second:
         first.sendall(get(target))

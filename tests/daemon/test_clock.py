@@ -22,7 +22,7 @@ from iodaemon.core.decision import Lesson
 from iodaemon.core.job import DiskId, JobKind, JobState, Share, TierName
 from iodaemon.core.lifecycle import shifted
 from iodaemon.daemon.journal.record import Reading
-from iodaemon.daemon.timeline import SPAN_S, count_on, expired_before_s, keep_time
+from iodaemon.daemon.timeline import SPAN_S, count_on, expired_before_s, keep_time, not_after
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
@@ -203,6 +203,12 @@ def test_of_what_has_ended_the_time_is_set_for_which_its_result_is_kept(journal)
 
     assert (106.0, 5.0) == (again[1].scratch_kept_since_s, again[1].ended_s)
     assert jobs[1] == again[2]
+
+
+def test_nothing_was_learned_in_the_future():
+    first, later = (JobKind("1 like:a"), Lesson(at_s=5.0)), (JobKind("1 like:b"), Lesson(at_s=15.0))
+
+    assert (first, (later[0], Lesson(at_s=10.0))) == not_after((first, later), 10.0)
 
 
 # -- what is kept for a time -----------------------------------------------------------------------

@@ -98,7 +98,8 @@ def test_output_is_followed_until_the_job_has_ended(served):
     assert b"three" == b"".join(pieces)
 
 
-def test_a_job_that_waits_can_be_followed_to_its_end(served):
+@pytest.mark.parametrize("starts", [True, False])
+def test_a_job_that_waits_can_be_followed_to_its_end(served, starts):
     job_id = served.submit("compute=1000s", hold=True)
     received = []
     thread = threading.Thread(
@@ -106,13 +107,14 @@ def test_a_job_that_waits_can_be_followed_to_its_end(served):
     )
     thread.start()
     assert wait_until(lambda: served.handlers() > 0)
-    served.client.resume(job_id)
-    served.until(lambda: served.state.jobs[JobId(job_id)].attempt == 1)
-    served.output(job_id, b"at last")
+    if starts:
+        served.client.resume(job_id)
+        served.until(lambda: served.state.jobs[JobId(job_id)].attempt == 1)
+        served.output(job_id, b"at last")
     served.client.cancel(job_id)
     thread.join()
 
-    assert [b"at last"] == received
+    assert [b"at last"] * starts == received
 
 
 def test_what_follows_a_job_ends_where_its_output_begins_again(served):

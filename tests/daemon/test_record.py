@@ -48,6 +48,15 @@ def test_a_job_that_only_the_journal_knows_is_shown_as_it_ended():
     assert "/state/output/1.2" == shown["stdout"]
 
 
+@pytest.mark.parametrize("kind", ["io", "user"])
+def test_the_present_suspension_counts_from_its_beginning(kind):
+    made = job(
+        1, state=JobState(f"SUSPENDED_{kind.upper()}"), at_s=40.0, **{f"suspended_{kind}_s": 5.0}
+    )
+
+    assert 65.0 == record(made)[f"suspended_{kind}_s"]
+
+
 @pytest.mark.parametrize("stopped", sorted(SUSPENDED))
 def test_what_stands_still_moves_nothing_whatever_the_last_slice_says(rig, stopped):
     rig.run(job(1))
