@@ -1,4 +1,4 @@
-"""Real jobs that start out of turn, share cores or take turns, and what they are told of it."""
+"""Real jobs that share the cores of their socket, or take turns to read and write."""
 
 import os
 
@@ -9,46 +9,11 @@ from process import iod
 pytestmark = pytest.mark.node
 
 
-MB = 1e6
-TWO_SLOTS = {"topology": {"sockets": ["0"], "oversubscribe": 2}}
-
-
 def told(server, *words):
     """What the command line says, on one line."""
     answer = iod(server.runtime / "iod.sock", *words)
     assert answer.returncode == 0, answer.stderr
     return " ".join(answer.stdout.split())
-
-
-def test_a_short_job_starts_beside_a_head_that_is_not_later_for_it(make_server):
-    server = make_server(policy="easy", **TWO_SLOTS).start()
-    walltime_s = 240.0
-    long = server.gated("long", walltime_s=walltime_s)
-    server.await_state(long, "RUNNING")
-    head = server.gated("head", cpus=2)
-    endless = server.gated("endless")
-    short = server.gated("short", walltime_s=100.0)
-    server.await_state(short, "RUNNING")
-
-    assert ["PENDING", "PENDING"] == server.states(head, endless)
-    of_head = told(server, "why", str(head))
-    assert "needs 2 free CPUs on one socket; most free now: 0" in of_head
-    assert "at the latest, by the walltimes of those that run" in of_head
-    assert f"waits behind job {head}, which waits for 2 CPUs, promised in" in told(
-        server, "why", str(endless)
-    )
-    why = told(server, "why", str(short))
-    assert f"it was started out of its turn: fits beside job {head}, which waits for 2 CPUs" in why
-    assert "ends in 100 s at the latest; passes 2 earlier jobs" in why
-    assert "ends in 100 s at the latest; passes 2 earlier jobs" in told(
-        server, "events", str(short)
-    )
-    server.open_gate("short", "long")
-    began_s = server.await_state(head, "RUNNING")["started_s"]
-    assert began_s <= server.job(long)["started_s"] + walltime_s
-    assert ["PENDING"] == server.states(endless)
-    server.open_gate("head", "endless")
-    assert [("COMPLETED", 0)] * 4 == server.outcome(long, head, endless, short)
 
 
 def topology(oversubscribe):
