@@ -135,7 +135,7 @@ WRONG = [
         for grace in (b"1e300", b"1e308", b"600.5", b"-5", b"-1e-300", b"1e999")
     ),
     ("POST /v1/mode", b'{"mode": "bogus"}', 400, "mode"),
-    ("POST /v1/drain", b'{"draining": true, "reason": "%s"}' % (b"x" * 201), 400, ""),
+    ("POST /v1/drain", b'{"drain": true, "reason": "%s"}' % (b"x" * 201), 400, "say it in 200"),
     *((f"GET /v1/jobs?{query}", None, 400, "") for query in QUERIES),
     *((f"GET /v1/events?follow=0&since={time}", None, 400, "seconds since 1970") for time in TIMES),
     *((f"GET /v1/samples?since={time}", None, 400, "seconds since 1970") for time in TIMES),
