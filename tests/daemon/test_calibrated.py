@@ -16,7 +16,7 @@ from iodaemon.core.controller import Controller
 from iodaemon.core.platform import Device
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
-from iodaemon.daemon.calibrating import Measured, device_changes
+from iodaemon.daemon.calibrating import Measured, device_changes, shown
 from iodaemon.node.devices import find_identity, leaf_devices
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
@@ -48,6 +48,8 @@ def test_the_devices_have_what_was_measured_of_them(measured):
 
     assert (sda.capacity_bytes_per_s, sdb) == (100 * MB, Device(id="sdb"))
     assert sda.service is not None
+    told = {"id": "sda", "model": "Disk", "rotational": False, "capacity_bytes_per_s": 100 * MB}
+    assert shown(sda) == told  # without the times of lone requests
     (row,) = measured.report()
     assert (row["device"], row["problem"]) == ("sda", "")
     assert row["io_bound_bytes_per_s"] == 40 * MB
