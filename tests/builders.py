@@ -30,7 +30,7 @@ from iodaemon.core.view import NotNow, PlacementView, View
 MB = 1_000_000
 SPEC_FIELDS = frozenset(JobSpec.__struct_fields__)
 PACKS_OVERRIDES = {"admission": {"bandwidth": "100 MB/s"}, "regulation": {"timeslice": "0.2 s"}}
-"""With which the shipped policy ``packs`` is run, on real jobs and on simulated ones."""
+"""With which the shipped policy ``packs`` is run."""
 PACKS_NEEDS = {"io_rate_bytes_per_s": 25.0 * MB, "walltime_s": 60.0}
 """What each of those jobs asks for: two fit the share of one of two sockets."""
 

@@ -1,21 +1,22 @@
-"""Acting on many jobs in one request, and which jobs a selector means to whom."""
+"""Which jobs a request means to whom: acting on many, and ``iod wait all``."""
 
 import asyncio
 import contextlib
 import json
+import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from process import await_read
 from served import ANOTHER, ROOT_ONLY, SHARED, Served, as_user
 
 from iodaemon.api.care import begin_drain
 from iodaemon.api.shape import Selector
+from iodaemon.cli import main
 from iodaemon.core import event as ev
 from iodaemon.core.job import JobId
 from iodaemon.core.limits import Sharing
 from iodaemon.daemon.http.access import Actor
+from iodaemon.daemon.http.context import LONGEST_BACK_S, WaitMarks
 from iodaemon.daemon.http.selector import Ids
 from iodaemon.errors import Conflict, NotFound, RequestError
 
@@ -53,12 +54,6 @@ def test_what_is_no_selector_is_refused_with_what_to_write(text):
         Ids(text, 9)
 
 
-@given(st.text(max_size=20))
-def test_any_text_is_a_selector_or_refused(text):
-    with contextlib.suppress(RequestError):
-        assert (1 in Ids(text, 9)) in (True, False)
-
-
 # -- many in one request -----------------------------------------------------------------------
 
 
@@ -66,17 +61,6 @@ def outcomes(served, verb, selector, **options):
     """By id: the state of a job that was acted on, else the error."""
     told = served.client.act(verb, selector, **options)
     return {i: each if isinstance(each, Exception) else each["job"]["state"] for i, each in told}
-
-
-@pytest.mark.slow
-def test_a_thousand_jobs_are_cancelled_by_one_request_in_a_few_commits(served):
-    ids = served.client.submit([HELD] * 2000, {})
-    before = served.journal.commits
-    told = served.client.act("cancel", Selector(f"{ids[0]}-{ids[-1]}"))
-
-    assert ids == [job_id for job_id, _ in told]
-    assert all(answer["gone"] for _, answer in told)
-    assert served.journal.commits - before < 20
 
 
 def test_each_job_is_answered_by_itself(served):
@@ -87,27 +71,24 @@ def test_each_job_is_answered_by_itself(served):
     assert "CANCELLED" == told[running]
     assert isinstance(told[ended], Conflict)
     assert isinstance(told[999], NotFound)
+    running = served.running()
+    assert isinstance(outcomes(served, "resume", Selector(f"{running},999"))[running], Conflict)
 
 
 def test_a_range_means_the_jobs_on_which_the_verb_can_act(served):
     ended, running, waiting = served.ended(), served.running(), *served.client.submit([HELD], {})
+    failed = served.ended("exit=3", name="sim-1")
+    served.ended("exit=3", name="other")
 
     assert {running: "SUSPENDED_USER", waiting: "HELD"} == outcomes(
         served, "suspend", Selector("1-99")
     )
     assert {running: "RUNNING"} == outcomes(served, "resume", Selector(str(running)))
-    assert [ended, running, waiting] == list(outcomes(served, "requeue", Selector("1-99")))
-
-
-def test_failed_jobs_are_requeued_by_their_state_and_name(served):
-    failed = served.ended("exit=3", name="sim-1")
-    served.ended("exit=3", name="other")
-    served.ended(name="sim-2")
-
-    told = outcomes(served, "requeue", Selector(name="sim-*", states=("f",)))
-
-    assert [failed] == list(told)
-    assert 2 == served.client.job(failed)["attempt"] or served.client.wait([failed])["finished"]
+    chosen = Selector(name="sim-*", states=("f",))
+    assert [failed] == list(outcomes(served, "requeue", chosen))
+    served.client.wait([failed])
+    every = list(outcomes(served, "requeue", Selector("1-99")))
+    assert [ended, running, waiting, failed, failed + 1] == every
 
 
 def test_a_request_that_names_no_job_acts_on_none(served):
@@ -212,3 +193,78 @@ def test_who_may_is_asked_again_when_the_body_is_there(tmp_path, monkeypatch):
 
     assert b"403" in told.splitlines()[0]
     assert b"an administrator suspended it" in told
+
+
+ANN, BOB = 1000, 1001
+
+
+def wait_all(served, *words):
+    return main(["--api", served.socket_path, "wait", "all", *words])
+
+
+# -- the command ---------------------------------------------------------------------------------
+
+
+def test_a_failure_is_counted_and_told_once_whenever_it_came(served, capsys):
+    failed = served.ended("exit=3")
+    served.ended("exit=0")
+
+    assert 3 == wait_all(served)
+    assert f"job {failed} FAILED" in capsys.readouterr().err
+    assert 0 == wait_all(served)
+    served.submit("compute=0.3s", "exit=4")  # it ends while it is waited for
+    assert [4, 0] == [wait_all(served), wait_all(served)]
+    served.client.requeue(failed)
+    assert served.client.wait([failed], timeout_s=20)["finished"]
+    assert 3 == wait_all(served)
+
+
+def test_a_wait_for_some_leaves_the_mark(served):
+    served.ended("exit=3", name="sim-1")
+    served.ended("exit=5", name="other")
+
+    assert 3 == main(["--api", served.socket_path, "wait", "-J", "sim-*"])
+    assert 5 == wait_all(served, "--since", "1h")
+    assert 5 == wait_all(served)
+    assert 0 == wait_all(served)
+    assert 5 == wait_all(served, "--since", "1h")
+
+
+def test_an_age_is_judged_by_the_clock_of_the_daemon(tmp_path, monkeypatch, capsys):
+    """Which a suspended machine, or one whose clock was set, has left behind."""
+    wall = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: wall() - 3 * 3600.0)
+        behind = Served(tmp_path)
+    with contextlib.closing(behind):
+        behind.ended("exit=3")
+
+        assert 3 == wait_all(behind, "--since", "1h")
+        for verb, shown in (("history", "exit=3"), ("events", "exit code 3")):
+            capsys.readouterr()
+            assert 0 == main(["--api", behind.socket_path, verb, "--since", "1h"])
+            assert shown in capsys.readouterr().out
+
+
+# -- the marks -----------------------------------------------------------------------------------
+
+
+def test_each_session_has_its_mark_and_others_go_by_their_users_last_wait():
+    marks = WaitMarks()
+    marks.submitted(ANN, 7, 100.0)
+    marks.submitted(ANN, 7, 105.0)
+    marks.submitted(ANN, 8, 110.0)
+    marks.told(ANN, 8, 120.0)
+    marks.told(BOB, 9, 125.0)
+
+    asked = [(ANN, 7, 130.0), (ANN, 8, 130.0), (ANN, 10, 130.0), (BOB, 10, 1e6)]
+    assert [100.0, 120.0, 120.0, 1e6 - LONGEST_BACK_S] == [marks.since_s(*each) for each in asked]
+    assert 1e6 - LONGEST_BACK_S == WaitMarks().since_s(ANN, 10, 1e6)
+
+
+def test_marks_are_bounded():
+    marks = WaitMarks()
+    for session in range(30_000):
+        marks.submitted(ANN, session, float(session))
+
+    assert len(marks._marks) <= 10_000

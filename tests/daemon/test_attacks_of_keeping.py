@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -20,7 +19,6 @@ from process import command, environment, ready
 from served import SHARED, Served
 
 from iodaemon.core import state as core_state
-from iodaemon.core.decision import Plan
 from iodaemon.core.job import JobId, JobState, environment_bytes, job_bytes, text_bytes
 from iodaemon.core.state import State
 from iodaemon.daemon import environments as kept_environments
@@ -40,38 +38,6 @@ def served(tmp_path):
 
 
 # -- environments --------------------------------------------------------------------------------
-
-
-def test_environments_go_with_the_jobs_that_used_them_and_come_back_with_a_requeue(served):
-    kept = served.driver.environments
-    for number in range(5):
-        [job_id] = served.client.submit([HELD], {"A": str(number)})
-        assert 1 == served.call(lambda: len(kept))
-        served.client.cancel(job_id)
-
-    assert (0, 0) == served.call(lambda: (len(kept), kept.kept_bytes(os.geteuid())))
-    served.client.requeue(job_id)
-    key = served.state.jobs[JobId(job_id)].spec.environment_id
-    assert {"A": "4"} == served.call(lambda: kept.get(key))
-
-
-def test_an_environment_outlives_the_end_of_another_job_with_it_in_the_same_instant(served):
-    [first] = served.client.submit([HELD], {"A": "1"})
-    spec = served.state.jobs[JobId(first)].spec
-
-    def both():
-        driver = served.driver
-        driver.environments.bring(spec.environment_id, {"A": "1"})
-        waits = job(7, command=spec.command, environment_id=spec.environment_id)
-        ended = job(first, state=JobState.CANCELLED, environment_id=spec.environment_id)
-        served.state.jobs[waits.id], served.state.jobs[ended.id] = waits, ended
-        try:
-            driver._write([], Plan(changed=(ended.id, waits.id)), ())
-            return driver.environments.get(spec.environment_id)
-        finally:
-            del served.state.jobs[waits.id]
-
-    assert {"A": "1"} == served.call(both)
 
 
 def with_state(number, *, uid, key, state):

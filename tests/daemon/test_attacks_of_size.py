@@ -13,7 +13,7 @@ from iodaemon.core.job import TierName
 from iodaemon.core.limits import Sharing
 from iodaemon.core.storage import Tier
 from iodaemon.daemon.http.room import LONGEST_WORD_BYTES
-from iodaemon.daemon.http.submission import LONGEST_PIECE_BYTES, environment_key
+from iodaemon.daemon.http.submission import LONGEST_PIECE_BYTES
 from iodaemon.errors import RequestError
 
 MACHINE = platform(2, 4)
@@ -71,41 +71,20 @@ def test_what_linux_would_not_execute_or_the_supervisor_not_take_is_refused(
     assert "\n" not in refusal
 
 
-def test_what_linux_executes_is_taken():
-    assert 14 == len(decoded({"A": "a" * 131_069}, command=["a" * 131_071] * 14).command)
+@pytest.mark.parametrize("names", [["input_path"], ["output_path"], ["input_path", "output_path"]])
+def test_where_data_is_copied_from_and_to_counts_in_bytes_and_is_in_the_environment(names):
+    def given(path, command=("x",)):
+        """The job, or why it is refused."""
+        scratch = {"size_bytes": 1, **dict.fromkeys(names, path)}
+        return decoded({"A": "a" * 131_069}, command=list(command), scratch=scratch)
 
-
-def with_space(command=("x",), environment=None, **paths):
-    """Why a job that has its data copied is refused; None: it is not."""
-    told = decoded(environment, command=list(command), scratch={"size_bytes": 1, **paths})
-    return told if isinstance(told, str) else None
-
-
-@pytest.mark.parametrize("name", ["input_path", "output_path"])
-def test_where_data_is_copied_from_and_to_counts_in_bytes(name):
     for path in ("/" + "ä" * 2048, "/" + "a" * 4095):
-        assert f"{name} is no path: it has a NUL or is too long" in with_space(**{name: path})
+        assert f"{names[0]} is no path: it has a NUL or is too long" in given(path)
     for path in ("/" + "ä" * 2047, "/" + "a" * 4094, "/" + "%j" * 2047):
-        assert with_space(**{name: path}) is None
-
-
-@pytest.mark.parametrize("names", [["input_path"], ["input_path", "output_path"]])
-def test_where_data_is_copied_from_and_to_is_in_the_environment_and_counts_there(names):
-    paths = dict.fromkeys(names, "/" + "a" * 4000)
-    words = ["a" * 131_071] * 15 + ["b" * (131_072 - 1000)]
-
-    assert "command and environment are larger than" in with_space(words, **paths)
-    assert with_space(words, **dict.fromkeys(names, "/a")) is None
-
-
-def test_where_data_is_copied_from_and_to_is_passed_on_as_well():
-    """Control characters are six bytes each then, and both are passed on twice."""
-    words = ["\x1f" * 100_000] * 6 + ["\x1f" * 88_000]
-    environment = {str(n): word for n, word in enumerate(words)}
-    paths = dict.fromkeys(("input_path", "output_path"), "/" + "\x1f" * 4000)
-
-    assert "that can be passed on" in with_space(words, environment, **paths)
-    assert with_space(words, environment, input_path="/a") is None
+        assert path == getattr(given(path).scratch, names[0])
+    words = ["a" * 131_071] * 14 + ["b" * (131_072 - 1000)]
+    assert "command and environment are larger than" in given("/" + "a" * 4000, words)
+    assert 15 == len(given("/a", words).command)
 
 
 def test_the_bounds_are_those_of_this_kernel():
@@ -113,10 +92,6 @@ def test_the_bounds_are_those_of_this_kernel():
     subprocess.run(["/bin/true", "a" * LONGEST_WORD_BYTES], check=True)
     with pytest.raises(OSError, match="too long"):
         subprocess.run(["/bin/true", "a" * (LONGEST_WORD_BYTES + 1)], check=False)
-
-
-def test_the_key_of_an_environment_is_too_long_to_meet_another_ones():
-    assert 4 * len(environment_key({"A": "1"})) >= 128
 
 
 # -- what is decoded -------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Each panel of the dashboard shows what was moved: its query, over known bytes, by Prometheus.
+"""The examples for Prometheus: alerts fire when they should, panels show what was moved.
 
 A daemon in virtual time over a simulated node is scraped every 15 s; promtool evaluates the panels'
 queries on these scrapes at every scrape. A rate that is summed up over the time has to give the
@@ -26,7 +26,8 @@ from iodaemon.daemon.metrics.table import Exporter, Scene
 from iodaemon.model.node import Model, SimulatedDisk, SimulatedNode
 from iodaemon.model.profile import parse_profile
 
-DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana-dashboard.json"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+DASHBOARD, ALERTS = EXAMPLES / "grafana-dashboard.json", EXAMPLES / "alerts.yml"
 SCRAPE_S = 15
 """As in examples/prometheus.yml."""
 RATE_INTERVAL = "1m"
@@ -77,6 +78,7 @@ class Scraped:
     """What Prometheus would have: every series, one value a scrape; and what is true."""
 
     def __init__(self):
+        self.page = ""
         self.series = defaultdict(dict)
         self.times = 0
         self.by_socket = defaultdict(int)
@@ -86,8 +88,8 @@ class Scraped:
         self.finished = 0
 
     def take(self, driver):
-        text = Exporter(Scene(driver)).page().decode()
-        for family in text_string_to_metric_families(text):
+        self.page = Exporter(Scene(driver)).page().decode()
+        for family in text_string_to_metric_families(self.page):
             for each in family.samples:
                 if each.name.startswith(PREFIX):
                     key = (each.name, tuple(sorted(each.labels.items())))
@@ -145,12 +147,26 @@ def scraped(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def promtool():
+    """Calls it; skips without it, unless IOD_REQUIRE names it."""
     path = shutil.which("promtool")
     if path is None and "prometheus" in os.environ.get("IOD_REQUIRE", ""):
         pytest.fail("IOD_REQUIRE names prometheus, and there is none; apt-get install prometheus")
     if path is None:
         pytest.skip("no promtool; apt-get install prometheus")
-    return path
+
+    def call(*words, **options):
+        options |= {"capture_output": True, "text": True, "timeout": 120, "check": False}
+        return subprocess.run([path, *words], **options)
+
+    return call
+
+
+def evaluated(promtool, directory, document):
+    """What it got in place of what the document expects, in order."""
+    path = directory / "test.json"  # JSON is YAML
+    path.write_text(json.dumps(document))
+    told = promtool("test", "rules", str(path))
+    return re.findall(r"^\s+got:\s?(.*)$", told.stdout + told.stderr, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -177,17 +193,7 @@ def shown(scraped, promtool, tmp_path_factory):
             }
         ],
     }
-    path = tmp_path_factory.mktemp("promtool") / "test.json"
-    path.write_text(json.dumps(document))
-    told = subprocess.run(
-        [promtool, "test", "rules", str(path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    answers = re.findall(r"^\s+got:\s?(.*)$", told.stdout + told.stderr, re.MULTILINE)
-    assert len(asked) == len(answers), told
+    answers = evaluated(promtool, tmp_path_factory.mktemp("promtool"), document)
     found = defaultdict(lambda: defaultdict(list))
     for (title, expr, _), answer in zip(asked, answers, strict=True):
         for labels, value in re.findall(r"{([^}]*)} (\S+?)(?:,|$)", answer):
@@ -205,79 +211,49 @@ def total(shown, title, **labels):
     )
 
 
-def test_the_bytes_of_long_readers_are_right(scraped, shown):
-    """They have socket 0 for themselves."""
-    moved = total(shown, "What jobs move", socket="0", direction="read")
-
-    assert 2 * LONG_BYTES == pytest.approx(scraped.by_socket["0"], rel=1e-6)
-    assert 2 * LONG_BYTES == pytest.approx(moved, rel=NEAR)
-    assert 0 == total(shown, "What jobs move", direction="write")
-
-
-def test_the_bytes_of_jobs_that_live_for_a_second_are_right(scraped, shown):
-    """They find room on socket 1 alone."""
-    moved = total(shown, "What jobs move", socket="1", direction="read")
-
-    assert SHORT_JOBS * SHORT_BYTES == pytest.approx(scraped.by_socket["1"], rel=1e-6)
-    assert SHORT_JOBS * SHORT_BYTES == pytest.approx(moved, rel=NEAR)
-
-
-def test_the_bytes_of_jobs_are_right_by_disk(scraped, shown):
-    """A job that ended before a sample saw it has moved them on an unknown one."""
-    moved = total(shown, "What jobs move, by disk", direction="read")
-    on_disk = total(shown, "What jobs move, by disk", direction="read", device="sim0")
-
-    assert sum(scraped.by_socket.values()) == pytest.approx(moved, rel=NEAR)
-    assert on_disk >= 2 * LONG_BYTES * (1 - NEAR)
+def test_the_bytes_of_jobs_and_of_others_are_right(scraped, shown):
+    """Long readers have socket 0 for themselves, those that live for a second find room on 1."""
+    known = {"0": 2 * LONG_BYTES, "1": SHORT_JOBS * SHORT_BYTES}
+    others = (END_S - BEGIN_S) * OTHERS_BYTES_PER_S
+    for socket, moved in known.items():
+        found = total(shown, "What jobs move", socket=socket, direction="read")
+        assert moved == near(scraped.by_socket[socket]) == near(found)
+    by_disk = total(shown, "What jobs move, by disk", direction="read", device="sim0")
+    assert sum(known.values()) == near(total(shown, "What jobs move, by disk", direction="read"))
+    assert by_disk >= known["0"] * (1 - NEAR)  # the disk of a short one may be unknown
+    assert others == near(scraped.by_others)
+    assert others == near(
+        total(shown, "What others than jobs move", direction="read", device="sim0")
+    )
+    assert sum(known.values()) + others == near(total(shown, "What devices move", direction="read"))
+    for title in ("What jobs move", "What others than jobs move"):
+        assert 0 == total(shown, title, direction="write")
 
 
-def test_what_devices_move_is_what_jobs_and_others_moved(scraped, shown):
-    moved = sum(scraped.by_socket.values()) + scraped.by_others
-
-    assert moved == pytest.approx(total(shown, "What devices move", direction="read"), rel=NEAR)
+def near(value):
+    return pytest.approx(value, rel=NEAR)
 
 
-def test_what_others_move_is_right(scraped, shown):
-    known = scraped.by_others
-    others = total(shown, "What others than jobs move", direction="read", device="sim0")
-
-    assert (END_S - BEGIN_S) * OTHERS_BYTES_PER_S == pytest.approx(known, rel=1e-3)
-    assert known == pytest.approx(others, rel=NEAR)
-    assert 0 == total(shown, "What others than jobs move", direction="write")
+def last(scraped, name, **labels):
+    """The value of a series at the last scrape."""
+    values = scraped.series[PREFIX + name, tuple(sorted(labels.items()))]
+    return values[max(values)]
 
 
-def test_the_time_that_jobs_stand_still_is_right(scraped, shown):
+def test_times_and_counts_are_right(scraped, shown):
     stood_s = total(shown, "Jobs standing still, by reason", reason="Suspended")
-
     assert 60.0 == pytest.approx(scraped.stood_s, abs=1.0)
-    assert scraped.stood_s == pytest.approx(stood_s, rel=NEAR)
-
-
-def test_ended_jobs_are_all_counted(scraped, shown):
-    ended = total(shown, "Ended jobs a minute", state="COMPLETED") / 60.0
-
-    assert scraped.finished == pytest.approx(ended, rel=NEAR)
-
-
-def test_pressure_and_business_of_the_disk_are_right(scraped, shown):
-    assert (END_S - BEGIN_S) / 4.0 == pytest.approx(
-        total(shown, "Share of time under pressure", resource="io"), rel=NEAR
-    )
-    busy_s = max(
-        values[max(values)]
-        for (name, _), values in scraped.series.items()
-        if name == f"{PREFIX}device_busy_seconds_total"
-    )
-    assert busy_s == pytest.approx(total(shown, "Share of time busy"), rel=NEAR)
-
-
-def test_wait_and_queue_are_those_of_the_requests(scraped, shown):
-    last = {
-        (name.removeprefix(PREFIX), dict(labels).get("direction")): values[max(values)]
-        for (name, labels), values in scraped.series.items()
-        if name.startswith(f"{PREFIX}device_")
-    }
-    queue_s = last["device_queue_seconds_total", None]
+    assert scraped.stood_s == near(stood_s)
+    assert scraped.finished == near(total(shown, "Ended jobs a minute", state="COMPLETED") / 60.0)
+    pressed_s = total(shown, "Share of time under pressure", resource="io")
+    assert (END_S - BEGIN_S) / 4.0 == near(pressed_s)
+    busy_s = last(scraped, "device_busy_seconds_total", device="sim0")
+    assert busy_s == near(total(shown, "Share of time busy"))
+    queue_s = last(scraped, "device_queue_seconds_total", device="sim0")
+    assert queue_s == near(total(shown, "Requests in flight"))
+    read = {"device": "sim0", "direction": "read"}
+    requests = last(scraped, "device_requests_total", **read)
+    mean_s = last(scraped, "device_request_seconds_total", **read) / requests
     waits = [
         value
         for (title, _), series in shown.items()
@@ -285,17 +261,77 @@ def test_wait_and_queue_are_those_of_the_requests(scraped, shown):
         for value in values
         if title == "Wait of a request" and ("direction", "read") in key and value == value
     ]
-    mean_s = last["device_request_seconds_total", "read"] / last["device_requests_total", "read"]
-
-    assert queue_s == pytest.approx(total(shown, "Requests in flight"), rel=NEAR)
     assert min(waits) <= mean_s <= max(waits)
+    totals = {key: 0 in at for key, at in scraped.series.items() if key[0].endswith("_total")}
+    assert [] == [name for (name, _), is_first in totals.items() if not is_first]
 
 
-def test_every_series_of_a_total_is_there_from_the_first_scrape(scraped):
-    late = {
-        name
-        for (name, _), values in scraped.series.items()
-        if name.endswith("_total") and 0 not in values
-    }
+# -- alerts and the page ---------------------------------------------------------------------------
 
-    assert set() == late
+
+def test_promtool_finds_nothing_to_say_about_page_and_examples(scraped, promtool):
+    checked = promtool("check", "metrics", input=scraped.page)
+    bad = promtool("check", "metrics", input="# TYPE badName counter\nbadName 1\n")
+    config = promtool("check", "config", str(EXAMPLES / "prometheus.yml"))
+
+    assert (0, "", "") == (checked.returncode, checked.stdout, checked.stderr)
+    assert 0 != bad.returncode
+    assert (0, "") == (config.returncode, config.stderr)
+    assert "13 rules found" in config.stdout
+
+
+FIRING = {
+    "IodaemonDown": 'up{job="iodaemon"}: 0x90',
+    "IodaemonJournalProblem": "iodaemon_journal_problem: 1x90",
+    "IodaemonRuleSetAside": "iodaemon_rules_set_aside: 1x90",
+    "IodaemonFrozenTooLong": 'iodaemon_longest_suspension_seconds{state="SUSPENDED_IO"}: 0+60x90',
+    "IodaemonSamplerFailing": 'iodaemon_sampler_success{source="job_io"}: 0x90',
+    "IodaemonNotSampling": "iodaemon_last_sample_timestamp_seconds: 1x90",
+    "IodaemonSamplingTooSlow": "iodaemon_sampling_too_slow: 1x90",
+    "IodaemonSupervisorSilent": "iodaemon_supervisor_problem: 1x90",
+    "IodaemonProcessSilent": "iodaemon_silent_processes: 1x90",
+    "IodaemonLogLinesLost": "iodaemon_log_lines_lost_total: 0+9x90",
+    "IodaemonStartsBlocked": "iodaemon_starts_blocked: 1x90",
+    "IodaemonDraining": "iodaemon_draining: 1x90",
+    "IodaemonDeviceWaitHigh": "\n".join(
+        (
+            "iodaemon_device_request_seconds_total: 0+18x90",
+            "iodaemon_device_requests_total: 0+60x90",
+        )
+    ),
+}
+QUIET = """
+up{job="iodaemon"}: 1x90
+iodaemon_journal_problem: 0x90
+iodaemon_rules_set_aside: 0x90
+iodaemon_log_lines_lost_total: 7x90
+iodaemon_longest_suspension_seconds{state="SUSPENDED_IO"}: 600x90
+iodaemon_longest_suspension_seconds{state="SUSPENDED_USER"}: 90000x90
+iodaemon_sampler_success{source="job_io"}: 1x90
+iodaemon_sampler_success{source="memory_pressure"}: 0x90
+iodaemon_last_sample_timestamp_seconds: 0+60x90
+iodaemon_device_request_seconds_total: 0+0.06x90
+iodaemon_device_requests_total: 0+60x90
+iodaemon_sampling_too_slow: 0x90
+iodaemon_starts_blocked: 0x90
+iodaemon_supervisor_problem: 0x90
+iodaemon_silent_processes: 0x90
+iodaemon_draining: 0x90
+""".strip().splitlines()
+
+
+def test_an_alert_fires_when_it_should_and_none_at_a_daemon_that_is_well(promtool, tmp_path):
+    """When its series, one value a minute, were there for 90 minutes."""
+    fires = "ALERTS{alertstate='firing'}"
+    names = [{"labels": "none", "value": 0}]  # what promtool got instead is told in its answer
+    test = {"expr": f"count by (alertname) ({fires})", "eval_time": "90m", "exp_samples": names}
+    tests = []
+    for series in (*(lines.splitlines() for lines in FIRING.values()), QUIET):
+        given = [dict(zip(("series", "values"), line.split(": "), strict=True)) for line in series]
+        tests.append({"interval": "1m", "input_series": given, "promql_expr_test": [test]})
+    document = {"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}
+    answers = evaluated(promtool, tmp_path, document)
+
+    fired = [set(re.findall(r'alertname="(\w+)"', answer)) for answer in answers]
+    assert [*({alert} for alert in FIRING), set()] == fired
+    assert set(re.findall(r"alert: (\w+)", ALERTS.read_text())) == set(FIRING)

@@ -1,17 +1,24 @@
-"""Events have ids: a stream goes on behind any of them, over restarts, or says that it cannot."""
+"""Events have ids, by which a stream goes on over restarts; notes and raw samples come back."""
 
+import contextlib
 import json
 import shutil
 import sqlite3
 from contextlib import closing
 
 import pytest
-from builders import job
+from builders import job, reason, sample
+from exploring import tries
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from journals import store
 
-from iodaemon.core.decision import Transition
-from iodaemon.core.job import JobState
-from iodaemon.daemon.journal.record import Batch, Note
+from iodaemon.core.decision import Evidence, ShadowStep, Transition, Weighed
+from iodaemon.core.event import ModeChanged
+from iodaemon.core.job import JobId, JobState
+from iodaemon.core.rule import Mode
+from iodaemon.core.sample import JobCounters, NodeCounters, Sample
+from iodaemon.daemon.journal.record import Batch, Note, note_of
 from iodaemon.daemon.journal.restore import merge
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import Gone
@@ -37,9 +44,11 @@ def note(at_s):
     return Note(at_s=at_s, kind="mode", record={"at_s": at_s, "mode": "off", "by": "ann"})
 
 
-def prune(journal, before_s):
-    journal.prune(before_s)
+def prune(journal, before_s, **more):
+    answers = []
+    journal.prune(before_s, answers.append, **more)
     journal.flush()
+    assert [None] == answers
 
 
 def after(journal, event, limit=1000):
@@ -57,6 +66,9 @@ def test_what_follows_an_event_is_told_once_and_in_order(serve):
     for place, event in enumerate(every, 1):
         assert every[place:] == past(served, after=event["id"])
     assert every == past(served, after=0)
+    later = [event for event in every if event["at_s"] >= every[-1]["at_s"]]
+    assert later == past(served, since_s=every[-1]["at_s"])
+    assert [] == past(served)  # without a time there is no past
 
 
 def test_the_header_of_a_stream_that_is_resumed_goes_before_its_since(serve):
@@ -71,26 +83,6 @@ def test_the_header_of_a_stream_that_is_resumed_goes_before_its_since(serve):
     assert every[2:] == [json.loads(line) for part in told for line in part.splitlines()]
 
 
-def test_ids_go_on_after_a_restart(serve):
-    served = serve()
-    served.ended()
-    before = past(served, since_s=0.0)
-    served = serve()
-    served.ended()
-
-    later = past(served, after=before[-1]["id"])
-
-    assert list(range(len(before) + 1, 2 * len(before) + 1)) == ids(later)
-
-
-def test_a_follower_reads_pages_however_many_came(journal):
-    write(journal, *(job(number) for number in range(1, 8)), notes=[note(1.0), note(2.0)])
-
-    assert [1, 2, 3, 4] == after(journal, 0, limit=4)
-    assert [5, 6, 7, 8] == after(journal, 4, limit=4)
-    assert [9] == after(journal, 8, limit=4)
-
-
 def test_behind_what_was_pruned_nothing_is_resumed(journal):
     write(journal, job(1, state=JobState.COMPLETED, at_s=5.0), notes=[note(6.0)])
     write(journal, job(2))
@@ -98,7 +90,7 @@ def test_behind_what_was_pruned_nothing_is_resumed(journal):
 
     with pytest.raises(Gone):
         journal.events_after(0, limit=9)
-    assert [2, 3] == after(journal, 1)
+    assert ([2, 3], [2]) == (after(journal, 1), after(journal, 1, limit=1))
     prune(journal, 7.0)
     with pytest.raises(Gone):
         journal.events_after(1, limit=9)
@@ -150,3 +142,116 @@ def test_a_restored_journal_goes_on_behind_the_replaced_one_or_resumes_nothing_o
         for event in [0, 1, 2] if is_readable else range(10):
             with pytest.raises(Gone):
                 journal.events_after(event, limit=9)
+
+
+def note_down(journal, notes=(), samples=()):
+    store(journal, notes=tuple(notes), samples=tuple(samples))
+
+
+def shadow(job_id, at_s=1.0):
+    step = ShadowStep(job_id=JobId(job_id), at_s=at_s, verdict="suspend", reason=reason())
+    return note_of(step)
+
+
+def evidence(*verdicts, at_s=1.0):
+    """Jobs 1, 2, ... with these verdicts."""
+    rows = tuple(
+        Weighed(job_id=JobId(n), rate_bytes_per_s=None, load=1.5, verdict=verdict, why="x")
+        for n, verdict in enumerate(verdicts, start=1)
+    )
+    return Evidence(
+        at_s=at_s,
+        signal="total of all jobs",
+        quantity="bandwidth",
+        value=2.0,
+        threshold=1.0,
+        load=2.0,
+        allowed=1.0,
+        fits=0.7,
+        total_bytes_per_s=2.0,
+        jobs=rows,
+    )
+
+
+def every(journal, since_s=0.0, limit=100):
+    found, _ = journal.events_since(since_s, limit=limit)
+    return tuple(note for _, note in found)
+
+
+# -- notes ---------------------------------------------------------------------------------------
+
+
+# -- samples -------------------------------------------------------------------------------------
+
+
+def test_samples_come_in_order_of_time_however_they_were_written(journal):
+    note_down(journal, samples=[sample(3.0), sample(1.0)])
+    note_down(journal, samples=[sample(2.0)])
+
+    found = journal.samples(since_s=1.5, limit=10)
+    first = journal.samples(since_s=0.0, limit=2)
+
+    assert [2.0, 3.0] == [each.at_s for each in found]
+    assert [1.0, 2.0] == [each.at_s for each in first]
+
+
+def test_samples_go_by_a_time_of_their_own(journal):
+    note_down(journal, [shadow(1, 5.0)], [sample(1.0), sample(5.0), sample(9.0)])
+    prune(journal, 2.0, samples_before_s=5.0)
+    left = journal.samples(since_s=0.0, limit=10)
+    prune(journal, 9.0)
+
+    assert [5.0, 9.0] == [each.at_s for each in left]
+    assert ((), left) == (every(journal), journal.samples(since_s=0.0, limit=10))
+
+
+# -- whatever it is, it comes back ---------------------------------------------------------------
+
+numbers = st.none() | st.integers(0, 2**63 - 1)
+seconds = st.none() | st.floats(0, 1e12)
+TIMES = st.floats(0, 1e12)
+JOB_COUNTERS = st.builds(
+    JobCounters,
+    read_bytes=numbers,
+    written_bytes=numbers,
+    operations=numbers,
+    cpu_s=seconds,
+    resident_bytes=numbers,
+    io_stall_s=seconds,
+    devices=st.none() | st.lists(st.text(max_size=5), max_size=3).map(tuple),
+)
+SAMPLES = st.builds(
+    Sample,
+    at_s=TIMES,
+    jobs=st.dictionaries(st.integers(1, 2**31), JOB_COUNTERS, max_size=4),
+    node=st.builds(NodeCounters, io_stall_s=seconds, dirty_bytes=numbers),
+)
+EVIDENCE = st.builds(
+    evidence, st.sampled_from(["suspend", "resume", "spared", "runs", "waits"]), at_s=TIMES
+)
+SHADOWS = st.builds(
+    ShadowStep,
+    job_id=st.integers(1, 2**31),
+    at_s=TIMES,
+    verdict=st.sampled_from(["suspend", "resume"]),
+    reason=st.none() | st.builds(reason, st.text(), st.text()),
+    lasted_s=seconds,
+)
+MODES = st.builds(ModeChanged, at_s=TIMES, mode=st.sampled_from(Mode), by=st.text())
+
+
+@settings(max_examples=tries(60), deadline=None)
+@given(
+    things=st.lists(EVIDENCE | SHADOWS | MODES, max_size=6),
+    samples=st.lists(SAMPLES, max_size=5, unique_by=lambda each: each.at_s),
+)
+def test_whatever_is_stored_comes_back_in_order(tmp_path_factory, things, samples):
+    path = tmp_path_factory.mktemp("notes") / "journal.db"
+    notes = tuple(map(note_of, things))
+    with contextlib.closing(Journal.open(path)) as journal:
+        note_down(journal, notes, samples)
+
+    with contextlib.closing(Journal.open(path)) as journal:
+        assert notes == every(journal)
+        found = journal.samples(since_s=0.0, limit=10)
+        assert tuple(sorted(samples, key=lambda each: each.at_s)) == found

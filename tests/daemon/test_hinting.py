@@ -1,17 +1,23 @@
-"""What is known from earlier runs: shown, imported, forgotten, and there after a restart."""
+"""What is known from earlier runs: learned, imported, forgotten, and there after a restart."""
 
+import asyncio
 import contextlib
 import json
 import os
 import sqlite3
 
 import pytest
+from builders import MB, job, remembered
+from journals import store
 
 from iodaemon.api.hints import forget_hints, import_runs, list_hints
-from iodaemon.core.job import JobId
+from iodaemon.core.forecast import Outlook
+from iodaemon.core.job import IoTotals, JobState
+from iodaemon.core.meter import Meter
+from iodaemon.daemon import knowledge as module
+from iodaemon.daemon.knowledge import Knowledge
 from iodaemon.errors import RequestError
 
-MB = 1_000_000
 MINE = os.geteuid()
 READS = ("read=50MB", "compute=0.2s")
 
@@ -107,33 +113,13 @@ def test_a_run_counts_once_however_often_it_is_imported(serve):
     assert {"imported": 0, "known": 1} == import_runs(served.client, [run()])
 
 
-def test_a_hint_that_a_waiting_job_has_is_made_anew_by_an_import(served):
-    job_id = served.submit("read=2GiB", hold=True)
-    before = served.client.job(job_id)["expected"]["source"]
-    import_runs(served.client, [run()])
-
-    assert ("unknown", "imported") == (before, served.client.job(job_id)["expected"]["source"])
-
-
-def test_a_run_may_be_counted_to_the_jobs_of_a_name(served):
-    import_runs(served.client, [run(command=[], name="load")])
-
-    assert "name:load" == expected(served, "exit=0", name="load")["by"]
-
-
 def test_a_run_that_cannot_be_is_refused_by_its_field(served):
     for fields, told in (
         ({"run_s": 0.0}, "run_s"),
-        ({"run_s": -5.0}, "run_s"),
         ({"run_s": 1e300}, "run_s"),
         ({"written_bytes": -1}, "written_bytes"),
         ({"read_bytes": 2**70}, "read_bytes"),
-        ({"processes": 0}, "processes"),
-        ({"io_s": -1.0}, "io_s"),
-        ({"operations": -1}, "operations"),
-        ({"uid": -1}, "uid"),
         ({"uid": 2**40}, "uid"),
-        ({"command": "x"}, "command"),
         ({"what": 1}, "what"),
         ({"command": []}, "run 1 of 1 names no program; say with --name of which jobs it is"),
         ({"command": ["x" * 5000]}, r"command\[0\] has more than 4096 characters"),
@@ -163,18 +149,6 @@ def test_a_forgotten_key_stays_forgotten_and_is_learned_anew(serve):
     assert 1 == hints(served)["name:load"]["expected"]["runs"]
 
 
-def test_what_was_imported_and_forgotten_can_be_imported_again(serve):
-    served = serve()
-    import_runs(served.client, [run()])
-    forget_hints(served.client, ["program:job"])
-
-    assert ["like:job read=#GiB"] == list(hints(served))
-    served = serve()
-    assert ["like:job read=#GiB"] == list(hints(served))
-    assert {"imported": 1, "known": 0} == import_runs(served.client, [run()])
-    assert "program:job" in hints(served)
-
-
 def test_of_keys_that_nobody_has_and_of_what_is_no_key_nothing_is_kept(served, tmp_path):
     assert [] == forget_hints(served.client, [f"name:{number}" for number in range(1000)])
     for key in ("name:" + "x" * 50_000, "lu"):
@@ -201,10 +175,88 @@ def test_while_the_journal_cannot_be_written_nothing_is_imported(served):
     assert {} == hints(served)
 
 
-def test_a_submission_with_a_senseless_hint_is_taken_and_warned_of(served):
-    spec = {"command": ["job", "exit=0"], "io_rate_bytes_per_s": -5.0}
-    answer = served.client.submit_warned([spec], {})
+COUNT = 1300
 
-    told = "io_rate_bytes_per_s -5 is no rate; give bytes/s, 0 or more; the hint is ignored"
-    assert [told] == answer["warnings"]
-    assert served.state.jobs[JobId(answer["ids"][0])].spec.io_rate_bytes_per_s is None
+
+def one_that_ended(number):
+    return job(
+        number,
+        state=JobState.COMPLETED,
+        at_s=1000.0 + number // 2,  # two end together
+        name=f"n{number % 40}",
+        run_s=10.0,
+        io=IoTotals(read_bytes=number * MB, written_bytes=0),
+    )
+
+
+@pytest.fixture
+def past(journal):
+    """A journal of jobs that have ended."""
+    store(journal, jobs=tuple(map(one_that_ended, range(1, COUNT + 1))))
+    return journal
+
+
+def recalled(journal, *, finished, now_s=1e9):
+    """What is known after the background has done, and how many jobs that took."""
+    knowledge = Knowledge()
+    knowledge.recall(journal.restore(finished=finished), now_s)
+    outlook = Outlook(Meter(), knowledge.recollection)
+    return knowledge, asyncio.run(knowledge.learn_the_past(journal, outlook))
+
+
+def known(knowledge):
+    return {
+        row.key: (
+            row.expected.runs,
+            round(row.expected.confidence, 3),
+            round(row.expected.rate_bytes_per_s / MB, 1),
+        )
+        for row in remembered(knowledge.recollection, 2000.0)
+    }
+
+
+def test_in_the_background_the_same_is_learned_as_at_once(past):
+    at_once, none = recalled(past, finished=COUNT + 1)
+    later, seen = recalled(past, finished=100)
+
+    assert (0, COUNT - 100) == (none, seen)
+    assert known(at_once) == known(later)
+    assert COUNT == max(runs for runs, *_ in known(later).values())
+
+
+def test_only_so_many_jobs_of_the_past_are_looked_through(past, monkeypatch):
+    monkeypatch.setattr(module, "MOST_PAST", 500)
+
+    assert 500 == recalled(past, finished=100)[1]
+
+
+def test_a_hint_that_a_waiting_job_has_is_made_anew_by_the_past(past):
+    knowledge = Knowledge()
+    knowledge.recall(past.restore(finished=2), 1e9)
+    outlook = Outlook(Meter(), knowledge.recollection)
+    waits = job(9999, name="n7", command=("other",), submitted_s=2000.0)
+    before = outlook.expected(waits)
+
+    asyncio.run(knowledge.learn_the_past(past, outlook))
+
+    assert not before.is_known
+    assert "name:n7" == outlook.expected(waits).by
+
+
+def test_no_run_teaches_from_the_future(past):
+    knowledge, _ = recalled(past, finished=100, now_s=100.0)
+
+    assert 100.0 == max(row.last_s for row in remembered(knowledge.recollection, 100.0))
+
+
+def test_a_damaged_past_is_no_reason_to_stop(past, caplog):
+    db = sqlite3.connect(past.path)
+    db.execute("UPDATE life SET record = 'x' WHERE job_id = 600")
+    db.commit()
+    db.close()
+
+    knowledge, seen = recalled(past, finished=100)
+
+    assert 0 < seen < COUNT
+    assert "event=past_unread problem=journal" in caplog.text
+    assert known(knowledge)

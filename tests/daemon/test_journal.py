@@ -1,5 +1,6 @@
 """The journal on a real disk: what was answered is there, whatever happens."""
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -7,38 +8,34 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 
+import builders
 import msgspec
 import pytest
+from bench import drive
+from builders import counters, sample, sampled
 from exploring import tries
+from harness import until
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from journals import write
+from journals import store, write
 
-from iodaemon.core.decision import Transition
-from iodaemon.core.job import Exit, IoTotals, Job, JobId, JobSpec, JobState, Reason
-from iodaemon.daemon.journal.record import BandwidthMinute, Batch
-from iodaemon.daemon.journal.schema import SCHEMA
+from iodaemon.core.decision import Lesson, RegulationPlan, Suspend, Transition
+from iodaemon.core.job import Exit, IoTotals, JobId, JobKind, JobSpec, JobState, Reason
+from iodaemon.core.limits import Drain
+from iodaemon.core.rule import Mode
+from iodaemon.core.similarity import Key
+from iodaemon.daemon.journal import writer
+from iodaemon.daemon.journal.record import BandwidthMinute, Batch, Forgotten, Note, Request, join
 from iodaemon.daemon.journal.writer import PRUNE_JOBS, Journal
 from iodaemon.errors import JournalError
 
 ENVIRONMENT = {"PATH": "/usr/bin", "NAME": "Größe\n"}
 
 
-def job(job_id=1, state=JobState.PENDING, *, ended_s=None, uid=1000, env="", **fields):
-    if state.is_final and ended_s is None:
-        ended_s = 100.0
-    return Job(
-        id=JobId(job_id),
-        spec=JobSpec(command=("true",), environment_id=env),
-        uid=uid,
-        state=state,
-        since_s=1.5,
-        submitted_s=1.0,
-        ended_s=ended_s,
-        **fields,
-    )
+def job(job_id=1, state=JobState.PENDING, *, ended_s=100.0, env="", **fields):
+    at_s = ended_s if state.is_final else 1.5
+    return builders.job(job_id, state=state, at_s=at_s, environment_id=env, **fields)
 
 
 def step(job_id, after, before=None, at_s=1.0):
@@ -70,8 +67,6 @@ def test_a_job_is_there_with_all_that_is_known_of_it(journal):
         partition=1,
         slots=(4, 5),
         attempt=2,
-        io_hold=True,
-        frozen=True,
         run_s=1 / 3,
         reason=Reason(code="IoBound", text="total 61.2 MB/s"),
         exit=Exit(signal=9),
@@ -94,24 +89,17 @@ def test_a_job_that_never_was_is_gone_but_its_id_stays_used(journal):
 
 def test_environments_of_unfinished_jobs_are_restored_and_each_is_stored_once(journal):
     jobs = (job(1, env="a"), job(2, JobState.COMPLETED, env="b"))
-    write(journal, jobs=jobs, environments={"a": ENVIRONMENT, "b": {"B": "2"}})
+    write(journal, jobs=jobs, environments={"a": ENVIRONMENT, "b": {"B": "2"}, "c": {}})
     write(journal, jobs=(job(3, env="a"),), environments={"a": {"other": "one"}})
-
+    kept_while_open = journal.environment("c")
     restored = reopened(journal)
-
-    assert restored.environments == {"a": ENVIRONMENT}
-
-
-def test_environments_that_nobody_uses_go_when_the_journal_is_opened(journal, path):
-    write(journal, jobs=(job(1, env="a"),), environments={"a": ENVIRONMENT, "b": {}})
-    kept_while_open = journal.environment("b")
-    journal.close()
-    again = Journal.open(path)
-    found = again.environment("a"), again.environment("b")
+    again = Journal.open(journal.path)
+    found = [again.environment(key) for key in "abc"]
     again.close()
 
+    assert restored.environments == {"a": ENVIRONMENT}
     assert kept_while_open == {}
-    assert found == (ENVIRONMENT, None)
+    assert found == [ENVIRONMENT, {"B": "2"}, None]  # nobody uses the last one
 
 
 def test_a_seed_is_of_one_journal_for_its_whole_life(tmp_path):
@@ -146,15 +134,6 @@ def test_minutes_of_one_job_add_up(journal):
 # -- finished jobs ----------------------------------------------------------------------------
 
 
-def test_a_finished_job_is_found_by_its_id(journal):
-    done = job(3, JobState.FAILED)
-    write(journal, jobs=(done, job(4)))
-
-    assert done == journal.finished(3)
-    assert journal.finished(4) is None
-    assert journal.finished(5) is None
-
-
 @pytest.mark.parametrize(
     ("restriction", "expected"),
     [
@@ -180,6 +159,7 @@ def test_finished_jobs_are_listed_the_last_first(journal, restriction, expected)
         ),
     )
 
+    assert [1, None, None] == [done and done.id for done in map(journal.finished, (1, 5, 9))]
     for limit in (10, 1):
         found = journal.list_finished(limit, **restriction)
 
@@ -196,6 +176,18 @@ def test_reading_goes_on_beside_writing_from_any_thread(journal):
     reader.join()
 
     assert [done.id for done in found] == [1]
+
+
+def test_another_process_that_reads_it_meanwhile_takes_nothing_from_it(journal, path):
+    """The last to close a database folds its log into it, unless a lock says that it is open."""
+    write(journal, jobs=(job(1),))
+    reads = (
+        "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('SELECT * FROM job')"
+    )
+    subprocess.run([sys.executable, "-c", f"{reads}.fetchall(); db.close()", path], check=True)
+    write(journal, jobs=(job(2),))
+
+    assert [1, 2] == [found.id for found in reopened(journal).jobs]
 
 
 # -- pruning ----------------------------------------------------------------------------------
@@ -243,29 +235,26 @@ def test_an_environment_in_use_again_survives_the_pruning_of_its_first_job(journ
 # -- transactions ------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
 def held_up(path):
-    """A lock on the journal that keeps its writer waiting, as another process might."""
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    return other
+    """The writer waits meanwhile for another process that holds the journal."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
 
 
 def test_all_that_is_queued_becomes_one_transaction(journal, path):
     before = journal.commits
-    other = held_up(path)
-    journal.write(Batch(jobs=(job(1),)), lambda _: None)
-    while not journal.lag_s:
-        time.sleep(0.001)
-    for number in range(2, 502):
-        journal.write(Batch(jobs=(job(number),)), lambda _: None)
-
-    waiting, lag_s = journal.queued, journal.lag_s
-    other.execute("COMMIT")
-    other.close()
+    with held_up(path):
+        journal.write(Batch(jobs=(job(1),)), lambda _: None)
+        until(lambda: journal.lag_s, "the first batch, which waits")
+        for number in range(2, 502):
+            journal.write(Batch(jobs=(job(number),)), lambda _: None)
+        waiting = journal.queued
     journal.flush()
 
     assert waiting == 501
-    assert lag_s > 0.0
     assert (journal.queued, journal.lag_s) == (0, 0.0)
     assert journal.commits - before <= 2
     assert len(journal.restore().jobs) == 501
@@ -313,9 +302,7 @@ def test_what_is_restored_is_what_was_written(tmp_path_factory, changes, kept):
     journal = Journal.open(tmp_path_factory.mktemp("journal") / "journal.db")
     model, highest = {}, 0
     for clock, (states, removed) in enumerate(changes):
-        jobs = [
-            job(i, state, ended_s=clock if state.is_final else None) for i, state in states.items()
-        ]
+        jobs = [job(i, state, ended_s=float(clock)) for i, state in states.items()]
         journal.write(Batch(jobs=tuple(jobs), removed=tuple(removed)), lambda _: None)
         model |= {found.id: found for found in jobs}
         highest = max([highest, *states])
@@ -351,8 +338,8 @@ for number in range(first, first + 100_000):
         assert error is None, error
         os.write(1, b"%d\\n" % number)
     journal.write(Batch(jobs=(job,)), done)
-    while journal.queued > 20:
-        pass
+    if journal.queued > 20:
+        journal.flush()
 """
 
 
@@ -375,51 +362,6 @@ def test_what_was_answered_survives_a_kill(path):
 
 # -- a disk that does not take it -----------------------------------------------------------------
 
-FULL = """
-import resource, sys
-from pathlib import Path
-from iodaemon.core.job import Job, JobSpec, JobState
-from iodaemon.daemon.journal.record import Batch
-from iodaemon.daemon.journal.writer import Journal
-
-def write(number, size):
-    job = Job(id=number, spec=JobSpec(command=("x" * size,)), uid=0, state=JobState.PENDING,
-              since_s=0.0, submitted_s=0.0)
-    answers = []
-    journal.write(Batch(jobs=(job,)), answers.append)
-    journal.flush()
-    print(number, answers[0], flush=True)
-
-journal = Journal.open(Path(sys.argv[1]))
-write(1, 10)
-hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
-write(2, 1_000_000)
-write(3, 10)
-write(4, 1_000_000)
-resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-write(5, 1_000_000)
-print("jobs", [job.id for job in journal.restore().jobs], journal.restore().next_id)
-journal.close()
-"""
-
-
-def test_a_disk_that_refuses_a_batch_refuses_only_that(path):
-    child = subprocess.run(
-        [sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True
-    )
-
-    lines = child.stdout.splitlines()
-    assert [line.split()[:2] for line in (lines[0], lines[2], lines[4])] == [
-        ["1", "None"],
-        ["3", "None"],
-        ["5", "None"],
-    ]
-    for line in (lines[1], lines[3]):
-        assert f"journal {path}: " in line
-        assert "; free some space there" in line
-    assert lines[5:] == ["jobs [1, 3, 5] 6"]
-
 
 def test_an_id_that_could_not_be_written_is_not_given_out_again(journal, path):
     journal._writer.execute("PRAGMA max_page_count = 20")  # a full disk, as SQLite sees it
@@ -438,77 +380,36 @@ def test_all_batches_of_a_refused_transaction_are_told(journal, path):
     journal._writer.execute("PRAGMA max_page_count = 20")
     journal._writer.execute("PRAGMA busy_timeout = 60000")
     big = msgspec.structs.replace(job(2), spec=JobSpec(command=("x" * 1_000_000,)))
-    other = held_up(path)
     answers = []
-    journal.write(Batch(), lambda _: None)  # keeps the writer busy
-    while journal._queue.qsize():
-        time.sleep(0.001)
-    for found in (job(1), big, job(3)):
-        journal.write(Batch(jobs=(found,)), answers.append)
-
-    other.execute("COMMIT")
-    other.close()
+    with held_up(path):
+        journal.write(Batch(), lambda _: None)  # keeps the writer busy
+        until(lambda: not journal._queue.qsize(), "the batch before them")
+        for found in (job(1), big, job(3)):
+            journal.write(Batch(jobs=(found,)), answers.append)
     journal.flush()
 
     assert [type(answer) for answer in answers] == [JournalError] * 3
     assert journal.restore().jobs == ()
 
 
-# -- files that are no journal ----------------------------------------------------------------
+UNWRITABLE = Batch(environments={"\ud800": {}})
+"""Half of a surrogate pair, which SQLite's module raises a ValueError for."""
 
 
-def refusal(path):
-    with pytest.raises(JournalError) as e:
-        Journal.open(path)
-    assert "\n" not in str(e.value)
-    return str(e.value)
+def test_one_bad_batch_of_a_transaction_takes_no_other_with_it(journal, path):
+    answers = []
+    with held_up(path):
+        for batch in (Batch(jobs=(job(1),)), UNWRITABLE, Batch(jobs=(job(2),))):
+            journal.write(batch, answers.append)
+    journal.flush()
+
+    assert [True, False, True] == [answer is None for answer in answers]
+    assert isinstance(answers[1], JournalError)
+    assert "UnicodeEncodeError" in str(answers[1])
+    assert [1, 2] == [found.id for found in journal.restore().jobs]
 
 
-def edit(path, statement):
-    other = sqlite3.connect(path)
-    other.execute(statement)
-    other.commit()
-    other.close()
-
-
-@pytest.mark.parametrize(("schema", "word"), [(0, "older"), (SCHEMA + 1, "newer")])
-def test_another_version_is_refused_by_name(journal, path, schema, word):
-    journal.close()
-    edit(path, f"UPDATE meta SET value = {schema} WHERE key = 'schema'")
-
-    problem = refusal(path)
-
-    assert (
-        f"has schema {schema}, {word} than {SCHEMA}, the only one that this iodaemon reads; use"
-        in problem
-    )
-
-
-def test_a_damaged_page_is_noticed_when_the_journal_is_opened(journal, path):
-    write(journal, jobs=tuple(job(number) for number in range(1, 2000)))
-    journal.close()
-    with path.open("r+b") as file:
-        file.seek(5 * 4096)
-        file.write(b"\xff" * 8192)
-
-    problem = refusal(path)
-
-    assert "damaged" in problem
-
-
-def test_a_journal_without_its_counters_is_damaged(journal, path):
-    journal.close()
-    edit(path, "DELETE FROM meta WHERE key = 'next_id'")
-
-    problem = refusal(path)
-
-    assert "has no next_id; it is damaged" in problem
-
-
-def test_a_folder_that_does_not_exist_is_named(tmp_path):
-    problem = refusal(tmp_path / "gone" / "journal.db")
-
-    assert f"{tmp_path / 'gone'} cannot be used (No such file or directory)" in problem
+# -- company -------------------------------------------------------------------------------------
 
 
 def test_nobody_else_can_read_the_journal(journal):
@@ -517,3 +418,132 @@ def test_nobody_else_can_read_the_journal(journal):
     names = ("journal.db", "journal.db-wal", "journal.db-shm")
     modes = {stat.S_IMODE(os.stat(journal.path.with_name(name)).st_mode) for name in names}
     assert modes == {0o600}
+
+
+BEGUN = (JobState.STARTING, JobState.RUNNING)
+
+
+def batch(*steps, jobs=1, **fields):
+    transitions = tuple(Transition(job_id=JobId(1), at_s=1.0, before=b, after=a) for b, a in steps)
+    return Batch(jobs=tuple(job(n + 1) for n in range(jobs)), transitions=transitions, **fields)
+
+
+def test_what_can_wait_is_one_transaction_with_what_cannot(journal, monkeypatch):
+    monkeypatch.setattr(writer, "LAZY_S", 60.0)
+    answers = []
+    journal.write(Batch(jobs=(job(1),)), answers.append, can_wait=True)
+    journal.write(Batch(jobs=(job(2),)), answers.append)
+    journal.flush()
+
+    assert ([None, None], 1) == (answers, journal.commits)
+
+
+def test_what_can_wait_is_written_soon_without_any_company(journal):
+    answers = []
+    journal.write(Batch(jobs=(job(1),)), answers.append, can_wait=True)
+    until(lambda: answers, "its commit")
+
+    assert [None] == answers
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (batch(BEGUN), True),
+        (batch(BEGUN, BEGUN, jobs=2), True),
+        (batch(BEGUN, jobs=2), False),
+        (batch((JobState.PENDING, JobState.STARTING)), False),
+        (batch(BEGUN, (JobState.RUNNING, JobState.COMPLETED), jobs=2), False),
+        (batch(BEGUN, removed=(JobId(7),)), False),
+        (batch(jobs=0), False),
+    ],
+    ids=["begun", "two", "another job", "start", "end", "removed", "nothing"],
+)
+def test_only_the_news_that_jobs_run_can_wait(written, expected):
+    assert expected == written.only_begins
+
+
+def test_of_several_batches_the_last_record_of_a_job_counts_and_history_keeps_its_order():
+    first, later = batch(BEGUN), batch((JobState.RUNNING, JobState.COMPLETED))
+    ended = job(1, JobState.COMPLETED)
+
+    joined = join([first, msgspec.structs.replace(later, jobs=(ended, job(3)))])
+
+    assert (ended, job(3)) == joined.jobs
+    assert [JobState.RUNNING, JobState.COMPLETED] == [step.after for step in joined.transitions]
+
+
+def test_of_a_job_that_a_later_batch_removes_nothing_is_left(journal):
+    row = BandwidthMinute(job_id=JobId(1), minute=1, read_bytes=1, written_bytes=1, seconds=1.0)
+    request = Request(first_id=JobId(1), jobs=1, uid=0, key="k", digest="d")
+    first = batch(BEGUN, jobs=2, minutes=(row,), requests=(request,))
+
+    joined = join([first, Batch(removed=(JobId(1),))])
+    journal.write(joined, lambda _: None)
+    journal.flush()
+
+    # Not even to be written: a disk that is full refused it.
+    assert ((job(2),), (), (), ()) == (
+        joined.jobs, joined.transitions, joined.minutes, joined.requests,
+    )  # fmt: skip
+    assert ([], ()) == (journal.steps(JobId(1)), journal.minutes(JobId(1)))
+    assert ((job(2),), ()) == (journal.restore().jobs, journal.restore().requests)
+
+
+def test_of_what_was_learned_or_switched_the_last_word_counts(journal, monkeypatch):
+    """What was learned last is the last, however often it was learned."""
+    monkeypatch.setattr(writer, "LAZY_S", 60.0)
+    first, other, gone = (JobKind(f"1 like:{name}") for name in ("Größe", "b", "c"))
+    drain = Drain(since_s=1.0, by="ann")
+    learned = {first: Lesson(limit=2), other: Lesson(limit=4), gone: Lesson()}
+    for each in (
+        Batch(meta={"mode": Mode.OFF}, lessons=learned),
+        Batch(lessons={first: Lesson(limit=3), gone: None}, meta={"drain": drain}),
+        Batch(meta={"anchor_s": 5.0, "mode": Mode.SHADOW}),
+    ):
+        journal.write(each, lambda _: None, can_wait=True)  # one transaction
+    journal.flush()
+    found = journal.restore()
+
+    assert 1 == journal.commits
+    assert ((other, Lesson(limit=4)), (first, Lesson(limit=3))) == found.lessons
+    assert (Mode.SHADOW, drain, 5.0) == (found.mode, found.drain, found.anchor_s)
+    store(journal, meta={"drain": None})
+    assert journal.restore().drain is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("environments", {"a": {"A": "b"}}),
+        ("notes", (Note(at_s=1.0, kind="mode", record={}),)),
+        ("samples", (sample(1.0),)),
+        ("forgotten", (Forgotten(key=Key(0, "program", "x"), at_s=1.0),)),
+    ],
+)
+def test_joining_loses_nothing(name, value):
+    assert value == getattr(join([Batch(**{name: value}), Batch()]), name)
+    assert value == getattr(join([Batch(), Batch(**{name: value})]), name)
+
+
+def test_a_lesson_holds_up_no_suspension_and_is_written_though_no_job_changes(tmp_path):
+    one, other = JobKind("1 like:a"), JobKind("1 like:b")
+
+    async def scenario(bench):
+        await bench.run()
+        for at_s in (1.0, 2.0):
+            bench.post(sampled(bench.now_s + at_s, {1: counters(0)}))
+            await bench.settle()
+        with bench.stuck():
+            bench.regulation.plan = RegulationPlan(suspends=(JobId(1),), lessons={one: Lesson()})
+            bench.post(sampled(bench.now_s + 3.0, {1: counters(9)}))
+            await bench.breathe()
+
+            assert [Suspend] == [type(each) for each in bench.backend.take()]
+            assert () == bench.journal.restore().lessons
+        bench.regulation.plan = RegulationPlan(lessons={other: Lesson()})
+        bench.post(sampled(bench.now_s + 4.0, {1: counters(9)}))
+        await bench.settle()
+        assert [one, other] == [kind for kind, _ in bench.journal.restore().lessons]
+
+    drive(tmp_path, scenario)

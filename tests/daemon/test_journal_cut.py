@@ -4,18 +4,18 @@ The write-ahead log is cut within its last transaction, byte by byte, as a power
 it (the index beside it lives in memory and is gone then), and also damaged instead of cut.
 """
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
 
 import pytest
 from builders import job, reason
-from harness import Server
+from journals import store
 from write_ahead_log import FRAME, FRAME_HEADER, laid_out, places
 
 from iodaemon.core.decision import Transition
 from iodaemon.core.job import JobState
-from iodaemon.daemon.journal.record import Batch
 from iodaemon.daemon.journal.writer import Journal
 
 EVERY = 61
@@ -23,27 +23,18 @@ EVERY = 61
 at each byte."""
 
 
-def write(journal, *jobs):
+def change(journal, *jobs):
     """One transaction in which these jobs change."""
-    steps = [
-        Transition(job_id=made.id, at_s=1.0, before=None, after=made.state, reason=reason())
-        for made in jobs
-    ]
-    errors = []
-    journal.write(Batch(jobs=jobs, transitions=tuple(steps)), errors.append)
-    journal.flush()
-    assert errors == [None]
+    fields = {"at_s": 1.0, "before": None, "reason": reason()}
+    steps = [Transition(job_id=made.id, after=made.state, **fields) for made in jobs]
+    store(journal, jobs=jobs, transitions=tuple(steps))
 
 
 def contents(path):
     """All that a daemon would go on from, and the history beside it."""
-    journal = Journal.open(path)
-    try:
+    with contextlib.closing(Journal.open(path)) as journal:
         restored = journal.restore()
-        steps = {made.id: len(journal.steps(made.id)) for made in restored.jobs}
-    finally:
-        journal.close()
-    return restored, steps
+        return restored, {made.id: len(journal.steps(made.id)) for made in restored.jobs}
 
 
 @pytest.fixture
@@ -58,9 +49,9 @@ def scene(folder):
     """A journal whose last transaction changes one job and adds one; copies without and with it."""
     journal = Journal.open(folder / "journal.db", seed=1)
     first = job(1, command=("true", "x" * 3000))
-    write(journal, first, job(2))
+    change(journal, first, job(2))
     before_bytes = (folder / "journal.db-wal").stat().st_size
-    write(journal, job(1, state=JobState.FAILED, at_s=3.0), job(3))
+    change(journal, job(1, state=JobState.FAILED, at_s=3.0), job(3))
     database = (folder / "journal.db").read_bytes()
     log = (folder / "journal.db-wal").read_bytes()
     journal.close()
@@ -95,29 +86,3 @@ def test_a_log_with_a_page_that_never_reached_the_disk_is_as_before(folder):
         zeros = log[:frame] + bytes(FRAME) + log[frame + FRAME :]
 
         assert before == contents(laid_out(folder, database, zeros)), f"frame at {frame}"
-
-
-@pytest.mark.slow
-@pytest.mark.node
-def test_a_daemon_starts_on_a_log_that_was_cut_anywhere_and_loses_nothing_older():
-    with Server("signals") as server:
-        server.start()
-        ended = server.script("exit 3")
-        server.outcome(ended)
-        held = server.gated("held", hold=True)
-        server.kill()
-        log = server.state / "journal.db-wal"
-        whole = log.read_bytes()
-        for place in (len(whole) - 1, len(whole) - FRAME - 1):
-            log.write_bytes(whole[:place])
-            (server.state / "journal.db-shm").unlink(missing_ok=True)
-            server.restart()
-            states = {
-                made["id"]: made["state"] for made in server.client.jobs(all_jobs=True)["jobs"]
-            }
-
-            assert "FAILED" == states[ended]
-            assert states.get(held) in (None, "HELD")
-            server.kill()
-        server.restart()
-        assert server.submit("true") != ended

@@ -1,33 +1,18 @@
 """A journal whose file is removed, replaced or damaged is refused, never written for nothing."""
 
-import contextlib
+import os
+import shutil
 import sqlite3
+from contextlib import closing
 
-import msgspec
 import pytest
+from builders import job
+from journals import write
 
 from iodaemon.cli import main
-from iodaemon.core.job import Job, JobSpec, JobState
-from iodaemon.daemon.journal.record import Batch
+from iodaemon.daemon.journal.schema import SCHEMA
 from iodaemon.daemon.journal.writer import Journal
 from iodaemon.errors import JournalError
-
-
-def job(number):
-    spec = JobSpec(command=("true",))
-    return Job(id=number, spec=spec, uid=0, state=JobState.PENDING, since_s=0.0, submitted_s=0.0)
-
-
-UNWRITABLE = Batch(environments={"\ud800": {}})
-"""Half of a surrogate pair, which SQLite's module raises a ValueError for."""
-
-
-def write(journal, *jobs):
-    """The answer to one batch."""
-    answers = []
-    journal.write(Batch(jobs=jobs), answers.append)
-    journal.flush(20.0)
-    return answers[0]
 
 
 @pytest.fixture
@@ -35,22 +20,17 @@ def path(tmp_path):
     return tmp_path / "journal.db"
 
 
-def edit(path, statement, *values):
-    with contextlib.closing(sqlite3.connect(path)) as db, db:
-        db.execute(statement, values)
-
-
 # -- its files -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["journal.db", "journal.db-wal"])
 def test_what_is_written_after_its_file_was_removed_is_not_acknowledged(journal, path, name):
-    before = write(journal, job(1))
+    before = write(journal, jobs=(job(1),))
     file = path.with_name(name)
     file.rename(path.with_name("aside"))
-    refused = write(journal, job(2))
+    refused = write(journal, jobs=(job(2),))
     path.with_name("aside").rename(file)
-    after = write(journal, job(3))
+    after = write(journal, jobs=(job(3),))
 
     assert None is before
     assert f"{file} was removed or replaced" in str(refused)
@@ -59,36 +39,11 @@ def test_what_is_written_after_its_file_was_removed_is_not_acknowledged(journal,
 
 
 def test_what_is_written_after_its_file_was_replaced_is_not_acknowledged(journal, path):
-    write(journal, job(1))
+    write(journal, jobs=(job(1),))
     path.unlink()
     path.touch()
 
-    assert "was removed or replaced" in str(write(journal, job(2)))
-
-
-def test_an_error_that_is_none_of_sqlites_refuses_its_batch_and_no_later_one(journal):
-    answers = []
-    journal.write(UNWRITABLE, answers.append)
-    journal.flush(20.0)
-    [refused] = answers
-    after = write(journal, job(1))
-
-    assert isinstance(refused, JournalError)
-    assert "UnicodeEncodeError" in str(refused)
-    assert None is after
-
-
-def test_one_bad_batch_of_a_transaction_takes_no_other_with_it(journal, path):
-    answers = []
-    with contextlib.closing(sqlite3.connect(path)) as other:
-        other.execute("BEGIN IMMEDIATE")  # the writer waits with the first
-        for batch in (Batch(jobs=(job(1),)), UNWRITABLE, Batch(jobs=(job(2),))):
-            journal.write(batch, answers.append)
-        other.execute("ROLLBACK")
-    journal.flush(20.0)
-
-    assert [True, False, True] == [answer is None for answer in answers]
-    assert [1, 2] == [found.id for found in journal.restore().jobs]
+    assert "was removed or replaced" in str(write(journal, jobs=(job(2),)))
 
 
 # -- attempts that it does not know ----------------------------------------------------------------
@@ -109,9 +64,9 @@ def start(tmp_path, capsys):
 
 @pytest.mark.parametrize("known", [0, 6])
 def test_a_journal_that_does_not_know_the_outputs_of_jobs_is_refused(tmp_path, start, known):
-    with contextlib.closing(Journal.open(tmp_path / "journal.db")) as journal:
+    with closing(Journal.open(tmp_path / "journal.db")) as journal:
         for number in range(1, known + 1):
-            write(journal, job(number))
+            write(journal, jobs=(job(number),))
     (tmp_path / "output").mkdir()
     (tmp_path / "output" / "7.1").write_text("it\n")
 
@@ -127,33 +82,75 @@ def test_a_journal_that_does_not_know_the_outputs_of_jobs_is_refused(tmp_path, s
 
 
 @pytest.mark.parametrize(
-    ("statement", "name"),
+    ("statement", "told"),
     [
-        ("UPDATE life SET record = '{'", "job 1"),
-        ("UPDATE life SET record = X'ff'", "job 1"),
-        ("UPDATE life SET record = 5", "job 1"),
-        ("UPDATE life SET record = '{\"id\": 2}'", "job 1"),
-        ("UPDATE job SET spec = '{'", "job 1"),
-        ("UPDATE job SET spec = 'null'", "job 1"),
-        ("UPDATE environment SET record = '[1]'", "environment e"),
-        ("INSERT INTO meta VALUES ('mode', 'sideways')", "meta mode"),
-        ("INSERT INTO meta VALUES ('drain', '{')", "meta drain"),
-        ("INSERT INTO meta VALUES ('anchor_s', 'noon')", "meta anchor_s"),
-        ("INSERT INTO trace VALUES (1, 'n', 'l', 1.0, '{')", "an imported run"),
+        ("UPDATE life SET record = '{'", "a damaged record: job 1"),
+        ("UPDATE life SET record = X'ff'", "a damaged record: job 1"),
+        ("UPDATE life SET record = 5", "a damaged record: job 1"),
+        ("UPDATE life SET record = '{\"id\": 2}'", "a damaged record: job 1"),
+        ("UPDATE job SET spec = '{'", "a damaged record: job 1"),
+        ("UPDATE job SET spec = 'null'", "a damaged record: job 1"),
+        ("UPDATE environment SET record = '[1]'", "a damaged record: environment e"),
+        ("INSERT INTO meta VALUES ('mode', 'sideways')", "a damaged record: meta mode"),
+        ("INSERT INTO meta VALUES ('drain', '{')", "a damaged record: meta drain"),
+        ("INSERT INTO meta VALUES ('anchor_s', 'noon')", "a damaged record: meta anchor_s"),
+        ("INSERT INTO trace VALUES (1, 'n', 'l', 1.0, '{')", "a damaged record: an imported run"),
+        ("INSERT INTO lesson VALUES (1, 'solve', '{}')", "a lesson: 'solve' is no kind of jobs"),
+        ("UPDATE meta SET value = 0 WHERE key = 'schema'", f"schema 0, older than {SCHEMA}, the"),
+        ("UPDATE meta SET value = 99 WHERE key = 'schema'", "schema 99, newer than"),
+        ("DELETE FROM meta WHERE key = 'schema'", "has no schema"),
+        ("DELETE FROM meta WHERE key = 'next_id'", "has no next_id; it is damaged"),
     ],
 )
-def test_a_damaged_record_is_refused_by_its_name(path, statement, name):
-    with contextlib.closing(Journal.open(path)) as journal:
-        one = job(1)
-        one = msgspec.structs.replace(
-            one, spec=msgspec.structs.replace(one.spec, environment_id="e")
-        )
-        batch = Batch(jobs=(one,), environments={"e": {"A": "b"}})
-        journal.write(batch, lambda _: None)
-    edit(path, statement)
+def test_what_no_daemon_writes_is_refused_by_its_name(path, statement, told):
+    with closing(Journal.open(path)) as journal:
+        write(journal, jobs=(job(1, environment_id="e"),), environments={"e": {"A": "b"}})
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(statement)
 
-    with (
-        contextlib.closing(Journal.open(path)) as journal,
-        pytest.raises(JournalError, match=f"damaged record: {name}"),
-    ):
+    assert told in refusal(path)
+
+
+def refusal(path):
+    """The line in which a daemon is told that it cannot go on from this journal."""
+    with pytest.raises(JournalError) as refused, closing(Journal.open(path)) as journal:
         journal.restore()
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def foreign(path):
+    path.unlink()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE songs (title)")
+
+
+def overwrite(path, place, data):
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(data)
+
+
+HARMS = {
+    "garbage": (lambda path: overwrite(path, 0, b"no database at all, this is"), "move it away"),
+    "zeros": (lambda path: overwrite(path, 0, bytes(4096)), "move it away"),
+    "damaged pages": (lambda path: overwrite(path, 5 * 4096, b"\xff" * 8192), "damaged"),
+    "cut": (lambda path: os.truncate(path, 5000), "restore a copy"),
+    "foreign": (foreign, "no journal of iodaemon"),
+    "a directory": (lambda path: (path.unlink(), path.mkdir()), "it cannot be opened"),
+    "no folder": (lambda path: shutil.rmtree(path.parent), "(No such file or directory)"),
+}
+
+
+@pytest.mark.parametrize("name", HARMS)
+def test_a_file_that_is_no_journal_is_refused_by_its_path(tmp_path, name):
+    path = tmp_path / "folder" / "journal.db"
+    path.parent.mkdir()
+    with closing(Journal.open(path)) as journal:
+        write(journal, jobs=tuple(job(number) for number in range(1, 2000)))
+    harm, told = HARMS[name]
+    harm(path)
+
+    found = refusal(path)
+    assert told in found
+    assert str(path) in found

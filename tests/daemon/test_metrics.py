@@ -1,25 +1,28 @@
 """The metrics say what the state says, at the time of the scrape; the documents name no others."""
 
+import asyncio
 import json
 import re
-import time
 from pathlib import Path
 
 import msgspec
 import pytest
 from bench import drive
-from builders import MB, counters, exited, hold, job, sampled, suspended
+from builders import MB, counters, exited, hold, job, platform, sampled, suspended
 from prometheus_client.parser import text_string_to_metric_families
 
 from iodaemon.config import load_policy
 from iodaemon.core import event as ev
-from iodaemon.core.decision import Plan, RegulationPlan, ShadowStep, Transition
+from iodaemon.core.decision import Plan, RegulationPlan, Transition
 from iodaemon.core.job import IoTotals, JobId, JobState, Prediction, Reason
 from iodaemon.core.rule import Mode
 from iodaemon.core.sample import DeviceCounters, JobCounters, NodeCounters, Sample
-from iodaemon.daemon.metrics.counts import MOST_REASONS, PREFIX, Counts
+from iodaemon.daemon.metrics.counts import MOST_REASONS, PREFIX, SLOW_READINGS, Counts, Pace
 from iodaemon.daemon.metrics.table import Exporter, Scene, markdown_table
+from iodaemon.node.linux import LinuxNode
 from iodaemon.registry import shipped
+from iodaemon.simulator.timeline import VirtualTimeline
+from iodaemon.supervisor import anchor
 
 ROOT = Path(__file__).parents[2]
 S = JobState
@@ -107,8 +110,12 @@ def test_after_a_simulated_run_every_value_is_that_of_the_state(served):
     assert 3 == page.value("jobs_finished_total", state="COMPLETED")
     assert 1 == page.value("jobs_finished_total", state="FAILED")
     assert {"0": 4, "1": 4} == page.by("socket", "slots")
+    assert 0 == sum(page.by("socket", "slots_free").values())
     assert last.at_s == page.value("last_sample_timestamp_seconds")
     assert 0 == page.value("journal_problem")
+    assert page.value("sampling_duration_seconds_count") >= 1
+    labels = {label for _, names in page.samples for label, _ in names}
+    assert {"job", "id", "uid", "user", "name"}.isdisjoint(labels)
     read = last.devices["sim0"].read_sectors * 512
     assert read == page.value("device_bytes_total", device="sim0", direction="read")
     by_jobs = sum(
@@ -118,21 +125,6 @@ def test_after_a_simulated_run_every_value_is_that_of_the_state(served):
     )
     assert 0 < by_jobs <= read + 512  # a device counts whole sectors
     assert page.value("suspended_seconds_total", reason="Suspended") > 0
-
-
-def test_how_right_expectations_were_is_told_by_source(served):
-    for fields in ({}, {}, {"io_rate_bytes_per_s": 20e9}):
-        served.ended("read=20MB", "compute=0.2s", **fields)
-
-    page = served.call(lambda: Page(served.driver))
-    starts = page.by("source", "job_io_expectations_total")
-    assert {"declared": 1, "learned": 1, "imported": 0, "unknown": 1} == starts
-    count = page.by("source", "job_io_expected_ratio_count")
-    assert {"declared": 1, "learned": 1, "imported": 0} == count
-    for number, source in ((2, "learned"), (3, "declared")):
-        ratio = served.client.job(number)["expected_ratio"]
-        buckets = page.by("le", "job_io_expected_ratio_bucket", source=source)
-        assert {le: float(ratio <= float(le)) for le in buckets} == buckets
 
 
 # -- what a page shows -----------------------------------------------------------------------------
@@ -155,29 +147,6 @@ def test_a_fresh_daemon_shows_every_state_and_total_at_zero_and_nothing_that_was
     assert {} == page.by("source", "sampler_success")
     assert page.value("last_sample_timestamp_seconds") is None
     assert page.value("io_bound_bytes_per_second") is None
-
-
-def test_the_bound_of_the_policy_in_force_is_shown(tmp_path):
-    async def it_is_changed(bench):
-        policy = load_policy("dynamic", overrides={}, search=(shipped("policies"),))
-        bench.driver.controller.use(policy.rules)
-
-    assert 40 * MB == look(tmp_path, it_is_changed).value("io_bound_bytes_per_second")
-
-
-def test_slots_are_held_by_jobs_and_ended_jobs_enter_the_total(tmp_path):
-    async def three_run_and_one_ends(bench):
-        await bench.run(4)
-        bench.post(exited(bench.now_s, 1))
-        await bench.settle()
-
-    page = look(tmp_path, three_run_and_one_ends)
-
-    assert {"0": 2, "1": 2} == page.by("socket", "slots")
-    assert {"0": 1, "1": 0} == page.by("socket", "slots_free")
-    assert 3 == page.value("jobs", state="RUNNING")
-    assert 1 == page.value("jobs_finished_total", state="COMPLETED")
-    assert "COMPLETED" not in page.by("state", "jobs")
 
 
 def test_suspensions_and_their_seconds_are_told_by_reason(tmp_path):
@@ -232,6 +201,35 @@ def test_what_jobs_moved_is_told_by_disk_and_that_it_cannot_be_read(tmp_path):
     assert 0 == page.value("silent_processes")
 
 
+def test_a_journal_that_cannot_be_written_or_is_slow_is_told_until_it_can(tmp_path):
+    pages = []
+
+    async def it_fails_and_is_mended(bench):
+        await bench.run(1)
+        bench.spoil()
+        bench.post(exited(bench.now_s, 1))
+        await bench.settle()
+        pages.append(Page(bench.driver))
+        bench.mend()
+        await bench.after(5.0)
+        with bench.stuck():
+            submitting = bench.submitting()
+            await bench.breathe()
+            pages.append(Page(bench.driver))
+        await submitting
+        bench.driver.journal.flush()  # what came after it
+        policy = load_policy("dynamic", overrides={}, search=(shipped("policies"),))
+        bench.driver.controller.use(policy.rules)
+
+    pages.append(look(tmp_path, it_fails_and_is_mended))
+
+    names = ("journal_problem", "starts_blocked")
+    told = [tuple(page.value(name) for name in names) for page in pages]
+    assert [(1, 1), (0, 0), (0, 0)] == told
+    assert [True, False] == [page.value("journal_lag_seconds") > 0 for page in pages[1:]]
+    assert 40 * MB == pages[2].value("io_bound_bytes_per_second")
+
+
 def test_a_device_is_shown_with_its_totals_and_samples_are_counted(tmp_path):
     async def it_reads(bench):
         await measure(bench, 0.0, devices={"sim0": device()})
@@ -256,81 +254,6 @@ def test_a_device_is_shown_with_its_totals_and_samples_are_counted(tmp_path):
     assert {"vmstat", "meminfo", "memory_pressure", *read} <= set(success)
     assert page.value("step_duration_seconds_count") >= 2
     assert page.value("step_duration_seconds_sum") > 0
-
-
-def test_readings_are_counted(tmp_path):
-    async def one_is_taken(bench):
-        await bench.run(1)
-        await bench.after(2.0)
-        bench.post(sampled(bench.now_s))
-        await bench.settle()
-
-    assert 1 == look(tmp_path, one_is_taken).value("sampling_duration_seconds_count")
-
-
-def test_no_label_names_a_job_or_a_user(tmp_path):
-    async def many_run(bench):
-        await bench.run(4)
-
-    one, many = look(tmp_path), look(tmp_path, many_run)
-
-    series = {key for key in many.samples if key[0].startswith(PREFIX)}
-    assert {key for key in one.samples if key[0].startswith(PREFIX)} == series
-    labels = {label for _, names in series for label, _ in names}
-    assert {"job", "id", "uid", "user", "name"}.isdisjoint(labels)
-
-
-def test_a_page_with_1000_running_jobs_holds_the_loop_for_less_than_10_ms(tmp_path):
-    """The quickest of 20, because other work shares the cores."""
-    took_s = []
-
-    async def they_move(bench):
-        await bench.run(1000)
-        await measure(bench, 0.0, {job.id: counters(MB) for job in bench.state.live})
-        for _ in range(20):
-            began_s = time.perf_counter()
-            Exporter(Scene(bench.driver)).page()
-            took_s.append(time.perf_counter() - began_s)
-
-    page = look(tmp_path, they_move, slots=(500, 500))
-
-    assert 1000 == page.value("jobs", state="RUNNING")
-    assert min(took_s) < 0.010
-
-
-def test_a_journal_that_cannot_be_written_is_told_until_it_can(tmp_path):
-    pages = []
-
-    async def it_fails_and_is_mended(bench):
-        await bench.run(1)
-        bench.spoil()
-        bench.post(exited(bench.now_s, 1))
-        await bench.settle()
-        pages.append(Page(bench.driver))
-        bench.mend()
-        await bench.after(5.0)
-
-    pages.append(look(tmp_path, it_fails_and_is_mended))
-
-    told = [(page.value("journal_problem"), page.value("starts_blocked")) for page in pages]
-    assert [(1, 1), (0, 0)] == told
-
-
-def test_what_waits_for_the_disk_is_told_with_its_age(tmp_path):
-    pages = []
-
-    async def it_is_stuck(bench):
-        with bench.stuck():
-            submitting = bench.submitting()
-            await bench.breathe()
-            pages.append(Page(bench.driver))
-        await submitting
-        bench.driver.journal.flush()  # what came after it
-
-    written = look(tmp_path, it_is_stuck)
-
-    assert pages[0].value("journal_lag_seconds") > 0
-    assert 0 == written.value("journal_lag_seconds")
 
 
 # -- totals that exist nowhere else: they say what happened, and never fall ------------------------
@@ -407,20 +330,6 @@ def test_a_rule_whose_reasons_have_ever_new_codes_makes_a_bounded_number_of_seri
     assert len(found) <= MOST_REASONS + 1
     assert (1.0, 99.0) == (found["Mine1"], sum(found.values()))
     assert found["other"] > 1.0
-
-
-def test_what_regulation_in_shadow_would_have_done_is_counted_apart():
-    counts = Counts()
-    for job_id, at_s, verdict, why in (
-        (1, 10.0, "suspend", BOUND),
-        (2, 12.0, "suspend", BOUND),
-        (1, 15.0, "resume", BY_HAND),
-    ):
-        shadow = ShadowStep(job_id=job_id, at_s=at_s, verdict=verdict, reason=why)
-        counts.take(Plan(shadow=(shadow,)), {})
-
-    assert {"IoBound": 5.0 + 8.0} == stood_s(counts, 20.0, "shadow_suspended_seconds_total")
-    assert {} == stood_s(counts, 20.0)
 
 
 def foretold(source, ratio, **fields):
@@ -514,3 +423,97 @@ def test_alerts_and_dashboard_ask_for_metrics_that_exist_and_every_one_is_used_s
     assert set() == shown - {label for _, names, _ in known.values() for label in names}
     assert len(dashboard["panels"]) == len({panel["id"] for panel in dashboard["panels"]})
     assert set() == set(known) - used
+
+
+PROBLEM = (
+    "reading the counters takes 1.4 s, longer than the timeslice of 1 s; "
+    'write timeslice = "3 s" under [regulation]'
+)
+
+
+class TimedPace(Pace):
+    """A pace over readings that took so long, by a clock of its own."""
+
+    def __init__(self):
+        self.now_s = 0.0
+        self.counts = Counts()
+        super().__init__(self.counts.sampling, lambda: self.now_s)
+
+    def read(self, *durations_s):
+        for duration_s in durations_s:
+            self.begin()
+            self.now_s += duration_s
+            self.end(1.0)
+
+
+def test_slow_readings_one_after_the_other_are_said_once_with_what_to_do(caplog):
+    pace, hiccup = TimedPace(), [5.0] * (SLOW_READINGS - 1)
+    pace.read(0.001, 1.0, 0.9, *hiccup, 0.1, *hiccup, 0.1)
+    assert ("", []) == (pace.problem, caplog.messages)
+
+    pace.read(*[1.4] * 9)
+    report = {"timeslice_s": 1.0, "last_s": pytest.approx(1.4), "skipped": 7, "problem": PROBLEM}
+    assert report == pace.report(7)
+    pace.read(0.1)
+    assert "" == pace.problem
+    pace.read(1.4, 1.4, 1.4)
+    assert PROBLEM == pace.problem
+    assert [f'event=sampling_too_slow text="{PROBLEM}"'] == caplog.messages
+
+
+def test_asking_again_before_the_answer_does_not_make_it_shorter():
+    pace = TimedPace()
+    pace.begin()
+    pace.now_s += 2.0
+    pace.read(1.0)
+    pace.end(1.0)
+
+    names = [f"iodaemon_sampling_duration_seconds_{part}" for part in ("count", "sum")]
+    assert [1.0, 3.0] == [pace.counts.registry.get_sample_value(name) for name in names]
+
+
+class StuckReader:
+    """Reads when it is let; has the interface of the client as far as sampling uses it."""
+
+    def __init__(self):
+        self.may_read = asyncio.Event()
+        self.readings = 0
+
+    async def read(self, at_s):
+        self.readings += 1
+        await self.may_read.wait()
+        return Sample(at_s=at_s)
+
+
+def test_instants_that_come_during_a_reading_are_skipped_and_not_queued_up(tmp_path):
+    async def scenario():
+        events = []
+        node = LinuxNode(
+            platform=platform(1),
+            timeline=VirtualTimeline(),
+            post=events.append,
+            launch_of=lambda _: {},
+            job_of=lambda _: None,
+            supervisor=anchor.Config(
+                runtime=str(tmp_path), daemon_uid=0, outputs=str(tmp_path / "output")
+            ),
+            state_dir=tmp_path,
+        )
+        real, node.sampler = node.sampler, StuckReader()
+        for _ in range(5):
+            node.sample()
+            await asyncio.sleep(0)
+        assert (1, 4, 0) == (node.sampler.readings, node.samples_skipped, len(events))
+
+        node.sampler.may_read.set()
+        await node._reading
+        assert 1 == len(events)
+        node.sample()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+        assert (2, 4) == (node.sampler.readings, node.samples_skipped)
+        node.sampler = real
+        real.close()
+
+    asyncio.run(scenario())

@@ -1,5 +1,6 @@
-"""One sentence for what is wrong with a disk, whoever finds it and wherever it is told."""
+"""One sentence for what is wrong with a disk, whoever finds it; when it is looked at again."""
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -7,14 +8,17 @@ import os
 import shutil
 import threading
 from functools import partial
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
-from harness import until
+from builders import job
 from scratching import both_disks, disks, needs_root, read_only
-from stuck_exec import silent_file_system
-from tiering import Tiered, tables
+from tiering import tables
 
 from iodaemon.config import load_config
+from iodaemon.core.job import DiskId, JobState, Share, TierName
+from iodaemon.daemon import tiering
 from iodaemon.daemon.preflight import Preflight
 from iodaemon.daemon.tiering import find_unusable, live_tiers, look_at_disks
 from iodaemon.doctor.disks import check_tiers
@@ -24,8 +28,6 @@ from iodaemon.node.tier_disk import probe_disk, read_answer
 from iodaemon.supervisor import disk_trouble, scratch, syscalls
 
 __all__ = ["both_disks", "disks"]
-
-pytestmark = [pytest.mark.node, needs_root]
 
 
 @contextlib.contextmanager
@@ -117,6 +119,8 @@ def answer_to(wish):
     return answer
 
 
+@needs_root
+@pytest.mark.node
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_whoever_finds_it_says_the_same(disks, tmp_path, name):
     begin, trouble = CONDITIONS[name]
@@ -166,28 +170,143 @@ def test_a_disk_that_hangs_holds_up_nobody_and_is_told_as_such(tmp_path, monkeyp
     assert [disk_trouble.SILENT, ""] == [each.problem for each in found.values()]
 
 
-@pytest.mark.slow
-def test_a_disk_that_does_not_answer_is_told_to_who_starts_on_it_and_to_who_waits(tmp_path, disks):
-    """A dead NFS server is the everyday case: no call on the disk returns."""
-    point = tmp_path / "silent"
-    point.mkdir()
-    point.chmod(0o755)
-    files = silent_file_system(point)
-    what = f"tier fast: disk {point} {disk_trouble.SILENT}"
-    try:
-        with Tiered(disks, tables([point])) as server:
-            server.start()
-            files.is_mute = True
-            starts = server.sent("--scratch", "1M", text="true")
-            until(lambda: what in server.says("why", str(starts)), "what its start waits for")
-            waits = server.sent("--scratch", "1M", text="true")
-            until(lambda: what in server.says("why", str(waits)), "what it waits for")
-            shown = server.says("node")
-            files.speak()
-            until(lambda: f"disk_back disk={point}" in server.log.read_text(), "its return")
-            server.end_all()
-    finally:
-        files.speak()
-        files.let_go()
+FAST, SLOW = DiskId("/fast"), DiskId("/slow")
 
-    assert f"not usable: {what}" in shown
+
+class OverError(Exception):
+    """The time of a test is over."""
+
+
+class Watched:
+    """A daemon's watch over two disks; it stands for the parts of the driver that this asks.
+
+    Attributes:
+        why: what a look finds to be wrong, by disk.
+        looks: when it looked.
+        known: what was known from when on, as (time, the disks that are out).
+    """
+
+    def __init__(self, monkeypatch):
+        self.now_s, self.why, self.looks, self.known, self.live = 0.0, {}, [], [], []
+        tier = SimpleNamespace(disks=[SimpleNamespace(id=FAST), SimpleNamespace(id=SLOW)])
+        self.unusable = {}
+        self.stock = SimpleNamespace(tiers=[tier], unusable=self.unusable, promised_bytes=dict)
+        self.state = SimpleNamespace(stock=self.stock, live=self.live)
+        self.timeline = self.watch = self
+        monkeypatch.setattr(tiering, "ask_for_disks", self.look)
+        monkeypatch.setattr(tiering, "find_unusable", lambda config, tiers, facts, promised: facts)
+
+    async def look(self, *_):
+        self.looks.append(self.now_s)
+        if isinstance(self.why, Exception):
+            raise self.why
+        return dict(self.why)
+
+    def post(self, event):
+        """A disk was seen."""
+        if event.problem:
+            self.unusable[event.disk] = event.problem
+        else:
+            del self.unusable[event.disk]
+        self.known.append((self.now_s, set(self.unusable)))
+
+    def meet(self, disk):
+        """A job could not have its directory there."""
+        self.unusable[disk] = "I/O error"
+
+    async def until(self, holds, pause_s):
+        """Go on to what happens next, or to the end of the pause."""
+        end_s = self.now_s + pause_s
+        while not holds() and self.script and self.script[0][0] <= end_s:
+            self.now_s, happens = self.script.pop(0)
+            happens()
+        if not holds():
+            self.now_s = end_s
+        return holds()
+
+    def run(self, *script, until_s):
+        """Watch while these things happen, each a time and a call."""
+
+        def end():
+            raise OverError
+
+        self.script = [*script, (until_s, end)]
+        config = SimpleNamespace(tier=True, backend="linux")
+        with pytest.raises(OverError):
+            asyncio.run(tiering.watch_disks(config, self, None))
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    return Watched(monkeypatch)
+
+
+def test_a_disk_that_is_out_is_looked_at_ever_less_often(watched):
+    def break_down():
+        watched.why = {FAST: "gone"}
+        watched.meet(FAST)
+        watched.looks[:] = [watched.now_s]
+
+    watched.run((100.0, break_down), until_s=350.0)
+
+    between = [later - earlier for earlier, later in pairwise(watched.looks)]
+    assert [2, 4, 8, 16, 32, 60, 60, 60] == between
+
+
+def test_one_that_is_out_again_waits_longer_only_for_the_times_it_was_out(watched):
+    """Within a minute of its return; however long all disks worked before."""
+    times = (100.0, 132.0, 186.0, 264.0)
+    watched.run(*((at_s, lambda: watched.meet(FAST)) for at_s in times), until_s=300.0)
+
+    assert [102.0, 136.0, 194.0, 266.0] == [at_s for at_s, _ in watched.known]
+
+
+def test_beside_a_disk_that_is_out_for_long_others_are_looked_at_as_always(watched):
+    """One on which a job has been starting for ever; it hangs and gives no error."""
+    share = Share(tier=TierName("slow"), disk=SLOW, size_bytes=1)
+    watched.live.append(job(state=JobState.STARTING, shares=(share,), at_s=-100.0))
+    watched.why = {FAST: "gone"}
+
+    def hang():
+        watched.why = {FAST: "gone", SLOW: "silent"}
+
+    def answer():
+        watched.why = {FAST: "gone"}
+
+    script = [(1.0, lambda: watched.meet(FAST)), (401.0, hang), (407.5, answer)]
+    watched.run(*script, until_s=500.0)
+
+    [(out_s, out), (back_s, back)] = [each for each in watched.known if each[0] > 100.0]
+    assert ({FAST, SLOW}, {FAST}) == (out, back)
+    assert out_s - 401.0 <= 5.0
+    assert 0.0 < back_s - 407.5 <= 4.0
+
+
+def test_the_log_has_each_reason_that_a_disk_is_out_for_and_each_once(watched, caplog):
+    def turn(why):
+        watched.why = why
+
+    script = [
+        (10.0, lambda: turn({FAST: "is read-only"})),
+        (11.0, lambda: watched.meet(FAST)),
+        (150.0, lambda: turn({FAST: "is full"})),
+        (300.0, lambda: turn({})),
+    ]
+    watched.run(*script, until_s=500.0)
+
+    told = [record.getMessage() for record in caplog.records]
+    reasons = ("I/O error", "is read-only", "is full")
+    out = [f'event=disk_out disk=/fast text="{why}"' for why in reasons]
+    assert [*out, "event=disk_back disk=/fast"] == told
+
+
+def test_a_look_that_fails_is_told_and_is_not_the_last(watched, caplog):
+    def mend():
+        watched.why = {}
+
+    watched.why = ValueError("no answer")
+    watched.run((10.0, lambda: watched.meet(FAST)), (13.0, mend), until_s=60.0)
+
+    told = [record for record in caplog.records if "disk_look_failed" in record.getMessage()]
+    assert {ValueError} == {record.exc_info[0] for record in told}
+    assert {} == watched.unusable

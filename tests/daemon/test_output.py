@@ -1,22 +1,28 @@
-"""A job's output: all of it, from its end in lines, from where it begins, as it comes."""
+"""A job's output: what is sent of it, and which of it is old or of a job that nobody knows."""
 
 import contextlib
+import errno
 import math
 import os
 import socket
+import subprocess
 import threading
 from contextlib import closing
 from itertools import product
 
 import pytest
+from builders import job
 from harness import until
 from process import READY_S, daemon, wait_until
 from served import Served
 from stuck_exec import OPEN, silent_file_system
 
-from iodaemon.core.job import JobId
+from iodaemon.core.job import DiskId, JobId, JobState, Share, TierName
 from iodaemon.daemon.http import output
+from iodaemon.daemon.outputs import find_old_outputs, find_running, find_strangers, highest_job
+from iodaemon.errors import JournalError
 from iodaemon.node.sampler.proc_files import find_state
+from iodaemon.supervisor.ledger import EXEC, Key, Record, open_ledger
 
 
 @pytest.fixture(scope="module")
@@ -146,14 +152,6 @@ def test_output_that_cannot_be_read_is_refused_with_the_reason(served, tmp_path,
         assert expected in message
 
 
-def test_only_the_output_that_is_no_file_of_its_submitters_is_kept_for_a_time(served):
-    own, given = served.ended(), served.ended(stdout="/tmp/out.%j")
-
-    kept = [served.client.job(job_id)["output_kept_s"] for job_id in (own, given)]
-
-    assert [7776000.0, None] == kept
-
-
 def test_output_that_shrinks_or_grows_while_it_is_sent_does_no_harm(served):
     job_id = served.ended()
     path = served.output(job_id, b"x" * 3_000_000)
@@ -195,19 +193,6 @@ def test_the_last_lines_are_those_that_tail_prints_whatever_the_block(monkeypatc
             for lines in (0, 1, 2, 3, 5, 10**30):
                 expected = b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
                 assert expected == data[output._search(fd, len(data), lines) :], (data, lines)
-
-
-@pytest.mark.parametrize("lines", [1, 10, 10**30])
-def test_what_has_no_lines_is_searched_so_far_and_no_further(monkeypatch, lines):
-    piece = output._PIECE_BYTES
-    monkeypatch.setattr(output, "LONGEST_TAIL_BYTES", 3 * piece + 5)
-    read, asked = os.pread, []
-    monkeypatch.setattr(os, "pread", lambda fd, *place: asked.append(place) or read(fd, *place))
-    with file_of(b"first\n" + b"\0" * (10 * piece)) as fd:
-        begin = output._search(fd, 10 * piece + 6, lines)
-
-    assert 7 * piece + 6 - 5 == begin == min(at for _, at in asked)
-    assert 3 * piece + 5 == sum(size for size, _ in asked)
 
 
 def test_terabytes_of_nothing_are_searched_no_longer_than_other_output(tmp_path):
@@ -270,8 +255,10 @@ def silent(tmp_path, served):
 
 
 @pytest.mark.node
-@pytest.mark.parametrize("query", [b"", b"?tail=1", b"?follow=1"])
-@pytest.mark.parametrize("answers", [*range(8), math.inf])
+@pytest.mark.parametrize(
+    ("answers", "query"),
+    [*zip([*range(8), math.inf], 3 * [b"", b"?tail=1", b"?follow=1"], strict=True)],
+)
 def test_whatever_a_disk_does_not_answer_holds_up_who_reads_there_alone(
     served, silent, answers, query
 ):
@@ -307,14 +294,13 @@ def test_what_has_not_begun_for_a_client_that_is_gone_never_begins(served, silen
 
 
 @pytest.mark.node
-@pytest.mark.parametrize("answers", [4, math.inf], ids=["reading", "closing"])
-def test_a_daemon_ends_while_a_disk_with_output_does_not_answer(tmp_path, silent, answers):
+def test_a_daemon_ends_while_a_disk_with_output_does_not_answer(tmp_path, silent):
     """Its last process does when the kernel lets it."""
     files, _ = silent
     with daemon(tmp_path / "state", tmp_path / "run") as (client, process):
         [job_id] = client.submit([{"command": ["exit=0"], "stdout": files.path}], {})
         client.wait([job_id])
-        files.mute_after = answers
+        files.mute_after = 4  # it is found and opened, and then read
         with socket.socket(socket.AF_UNIX) as leaves:
             leaves.connect(client.socket_path)
             leaves.sendall(ASK % (job_id, b""))
@@ -324,3 +310,128 @@ def test_a_daemon_ends_while_a_disk_with_output_does_not_answer(tmp_path, silent
         files.let_go()
 
         assert 0 == process.wait(READY_S)
+
+
+HERE, ABOVE = os.getpid(), os.getppid()
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ([], 0),
+        (["1.1", "12.3", "9.1"], 12),
+        (["1.1", "13.1.report"], 13),
+        (["lost+found", "x.1", "7.y", "7", ".12.1"], 0),
+        (["3.1", f"{2**62}.1", f"{10**30}.1"], 3),
+    ],
+)
+def test_the_highest_id_is_that_of_an_output_of_a_job(tmp_path, names, expected):
+    for name in names:
+        (tmp_path / name).write_text("it\n")
+    (tmp_path / "99.1").touch()  # that of a start which was prepared and never written down
+
+    assert expected == highest_job(tmp_path, [])
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    ledger = open_ledger(str(tmp_path / "ledger"))
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for key, pid in ((Key(4, 1), HERE), (Key(5, 2), ABOVE), (Key(6, 1), ended.pid)):
+        os.write(ledger.fd, Record(EXEC, key, pid, values=(1, 1)).pack())
+    yield ledger
+    os.close(ledger.fd)
+
+
+def test_whoever_runs_and_no_job_stands_for_is_a_stranger(tmp_path, ledger):
+    waits = job(5, state=JobState.PENDING, attempt=1)  # it takes up its next attempt
+    runs = job(4, state=JobState.RUNNING, attempt=1)
+
+    running = find_running(tmp_path)
+    (tmp_path / "2.1").touch()
+    assert 5 == highest_job(tmp_path, running)
+    assert 0 == highest_job(tmp_path / "none", find_running(tmp_path / "none"))
+    assert [(Key(4, 1), HERE), (Key(5, 2), ABOVE)] == find_strangers(running, [])
+    assert [(Key(4, 1), HERE)] == find_strangers(running, [waits])
+    assert [] == find_strangers(running, [waits, runs])
+
+
+# -- output that may go ----------------------------------------------------------------------------
+
+SHARE = Share(tier=TierName("fast"), disk=DiskId("/fast"), size_bytes=1)
+
+
+def make(outputs, name, ended_s):
+    outputs.mkdir(exist_ok=True)
+    (outputs / name).write_text("words")
+    os.utime(outputs / name, (ended_s, ended_s))
+
+
+def found(outputs, records=()):
+    by_id = {each.id: each for each in records}
+    return find_old_outputs(outputs, 100.0, by_id.get)
+
+
+def test_a_report_goes_with_the_output_it_is_of(tmp_path):
+    for name, ended_s in (
+        ("1.1", 99.0),
+        ("1.1.report", 101.0),
+        ("2.1.report", 99.0),
+        ("3.1", 100.0),
+    ):
+        make(tmp_path, name, ended_s)
+
+    assert [Key(2, 1)] == found(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_kept"),
+    [
+        ({"state": JobState.FAILED, "at_s": 99.0}, False),
+        ({"state": JobState.FAILED, "at_s": 100.0}, True),
+        ({"state": JobState.FAILED, "at_s": 99.0, "shares": (SHARE,)}, True),
+        ({"state": JobState.RUNNING, "at_s": 9.0}, True),
+    ],
+)
+def test_output_stays_as_long_as_the_record_of_its_job_whatever_time_it_has(
+    tmp_path, fields, is_kept
+):
+    make(tmp_path, "1.1", 1.0)
+
+    assert ([] if is_kept else [Key(1, 1)]) == found(tmp_path, [job(1, **fields)])
+
+
+class Damaged:
+    """An entry whose inode the disk cannot read."""
+
+    name = "3.1"
+
+    def stat(self, *, follow_symlinks):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_file_that_cannot_be_looked_at_keeps_no_other_one(tmp_path, monkeypatch):
+    for name in ("1.1", "4.1"):
+        make(tmp_path, name, 1.0)
+    entries = [*os.scandir(tmp_path), Damaged()]
+    monkeypatch.setattr(os, "scandir", lambda _: contextlib.nullcontext(entries[::-1]))
+
+    assert [Key(1, 1), Key(4, 1)] == found(tmp_path)
+
+
+def test_while_records_cannot_be_read_all_output_stays(tmp_path):
+    make(tmp_path, "1.1", 1.0)
+
+    def fail(_):
+        raise JournalError("it is away")
+
+    assert [] == find_old_outputs(tmp_path, 100.0, fail)
+
+
+def test_what_is_no_output_of_a_job_is_left_alone(tmp_path):
+    for name in ("keep", "1.x", "1.1.1", "1.1.report.report", ".1.1", "01.1", "-1.1"):
+        make(tmp_path, name, 1.0)
+
+    assert [] == found(tmp_path)
+    assert [] == found(tmp_path / "none")

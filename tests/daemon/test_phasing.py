@@ -76,16 +76,6 @@ def waits(served, job_id):
     return served.until(lambda: of(served, job_id) and of(served, job_id).granted_s is None)
 
 
-def has_turn(served, job_id):
-    return served.until(lambda: of(served, job_id) and of(served, job_id).granted_s is not None)
-
-
-def test_without_a_rule_that_gives_turns_everybody_has_one_at_once(served):
-    first, second = served.running(), served.running()
-
-    assert ["turn", "turn"] == [in_job(served, i).join() for i in (first, second)]
-
-
 def test_one_at_a_time(exclusive):
     first, second = contended(exclusive)
     other = in_job(exclusive, second)
@@ -103,14 +93,6 @@ def test_one_at_a_time(exclusive):
     assert other.join() == "turn"
     assert exclusive.client.job(first)["phase"] is None
     assert "has its turn to do I/O" in exclusive.client.why(second)["is_so"]
-
-
-def test_what_is_expected_is_kept(exclusive):
-    job_id = exclusive.running()
-    with asking(exclusive, job_id, 2 << 30):
-        has_turn(exclusive, job_id)
-
-    assert exclusive.client.job(job_id)["phase"]["expect_bytes"] == 2 << 30
 
 
 def test_a_client_that_is_gone_waits_no_longer(exclusive):

@@ -1,17 +1,24 @@
-"""Jobs as the API shows them."""
+"""Jobs as the API shows them; docs/api.md, the daemon and the client agree."""
 
+import re
 import shlex
+import typing
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 from builders import FirstFit, InOrder, Rig, Script, counters, job, platform, reason, sampled
+from served import Served
 
-from iodaemon.core.job import LIVE, SUSPENDED, Exit, JobState, Phase
+from iodaemon.api import model
+from iodaemon.core.job import LIVE, SUSPENDED, Exit, JobState, ScratchRequest
 from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
-from iodaemon.daemon.account import user_name
 from iodaemon.daemon.http.record import job_record, load_line, output_path, shell_code
+from iodaemon.daemon.http.route import ROUTES, SELECTOR_KEYS
+from iodaemon.daemon.http.routes import hints
+from iodaemon.daemon.http.submission import SubmittedJob
 
 OUTPUTS = Path("/state/output")
 
@@ -32,23 +39,6 @@ def test_a_job_in_any_state_can_be_shown(state):
     assert (shown["slots"] != []) == (state in LIVE)
 
 
-def test_every_state_that_neither_runs_nor_is_over_has_a_reason():
-    silent = {
-        state
-        for state in JobState
-        if not state.is_final and record(job(1, state=state))["reason"] is None
-    }
-
-    assert silent <= {JobState.RUNNING, JobState.STARTING}
-
-
-def test_the_wait_for_a_turn_has_a_length():
-    shown = record(job(state=JobState.RUNNING, phase=Phase(asked_s=40.0, expect_bytes=5)))
-
-    assert {"asked_s": 40.0, "expect_bytes": 5, "granted_s": None} == shown["phase"]
-    assert "waits for its turn to do I/O, for 1m" == shown["reason"]["text"]
-
-
 def test_a_job_that_only_the_journal_knows_is_shown_as_it_ended():
     ended = job(1, state=JobState.FAILED, exit=Exit(code=3), reason=reason(), attempt=2)
 
@@ -56,6 +46,15 @@ def test_a_job_that_only_the_journal_knows_is_shown_as_it_ended():
 
     assert (3, 3, None) == (shown["exit_code"], shown["shell_code"], shown["signal"])
     assert "/state/output/1.2" == shown["stdout"]
+
+
+@pytest.mark.parametrize("kind", ["io", "user"])
+def test_the_present_suspension_counts_from_its_beginning(kind):
+    made = job(
+        1, state=JobState(f"SUSPENDED_{kind.upper()}"), at_s=40.0, **{f"suspended_{kind}_s": 5.0}
+    )
+
+    assert 65.0 == record(made)[f"suspended_{kind}_s"]
 
 
 @pytest.mark.parametrize("stopped", sorted(SUSPENDED))
@@ -73,13 +72,6 @@ def test_what_stands_still_moves_nothing_whatever_the_last_slice_says(rig, stopp
         shown["read_bytes_per_s"],
         shown["written_bytes_per_s"],
     )
-
-
-@pytest.mark.parametrize("state", sorted(SUSPENDED))
-def test_the_present_suspension_counts_from_its_beginning(state):
-    key = {"SUSPENDED_IO": "suspended_io_s", "SUSPENDED_USER": "suspended_user_s"}[state]
-
-    assert 65.0 == record(job(1, state=state, at_s=40.0, **{key: 5.0}))[key]
 
 
 @pytest.mark.parametrize(
@@ -148,10 +140,6 @@ def test_a_job_without_a_name_is_called_by_its_script(line, name):
     assert "given" == record(job(command=command, name="given"))["name"]
 
 
-def test_a_uid_without_a_name_is_shown_as_a_number():
-    assert ("root", "3999999999") == (user_name(0), user_name(3999999999))
-
-
 def test_the_load_line_counts_jobs_slots_and_bytes():
     """After some timeslices in which each job read 100 and wrote 10 bytes a second."""
     rig = Rig(State(platform(2, 2)))
@@ -168,3 +156,86 @@ def test_the_load_line_counts_jobs_slots_and_bytes():
     expected |= {"slots_free": 2, "read_bytes_per_s": 200.0, "written_bytes_per_s": 20.0}
     assert expected.items() <= line.items()
     assert [2, 1, 0] == [line["states"][state] for state in ("RUNNING", "HELD", "LOST")]
+
+
+API = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+ROW = re.compile(r"^\| `(GET|POST) ([^`?]+)`((?:, `/[^`]+`)*) \| (.*?) \|", re.MULTILINE)
+
+# -- requests --------------------------------------------------------------------------------------
+
+
+def rows():
+    """The table: by request, what its rows say of query and body."""
+    found = {}
+    for method, path, others, asked in ROW.findall(API):
+        folder = path.rpartition("/")[0].removesuffix("/scratch")
+        for each in [path, *(folder + other for other in re.findall(r"`(/[^`]+)`", others))]:
+            request = f"{method} {each.replace('/ID', '/{id}')}"
+            found[request] = f"{found.get(request, '')} {asked}"
+    return found
+
+
+def test_every_request_has_its_row_and_every_row_its_request(tmp_path):
+    with closing(Served(tmp_path)) as served:
+        declared = {f"{route.method} {route.path}" for route in served.server.routes}
+
+    assert declared - {"GET /v1/openapi.json"} == set(rows())
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_every_key_of_a_query_and_of_a_body_is_in_its_row(route):
+    told = rows()[f"{route.method} {route.path}"]
+    known = set(re.findall(r"`(?:\{\")?(\w+)", told)) | set(re.findall(r'"(\w+)":', told))
+    known |= {*SELECTOR_KEYS} if "SELECTOR" in told else set()
+
+    assert set() == {*route.query, *getattr(route.body, "__struct_fields__", ())} - known
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "declared"),
+    [("SPEC", SubmittedJob), ("SCRATCH, the space", ScratchRequest), ("RUN", hints.ImportedRun)],
+)
+def test_what_a_body_may_have_is_told_and_nothing_else(paragraph, declared):
+    told = re.search(rf"(?:^|\. ){paragraph}[^:]*: (.*?)\n\n", API, re.DOTALL | re.MULTILINE)[1]
+    choices = {"wait", "slow", "fail", "success", "always"}  # of fallback and output_on
+
+    assert set(declared.__struct_fields__) == set(re.findall(r"`(\w+)`", told)) - choices
+
+
+# -- answers ---------------------------------------------------------------------------------------
+
+
+def words(name):
+    """The keys of an object that is told as ``NAME: `key key{...} ...```."""
+    text = re.search(rf"\b{name}: `([^`]*)`", API)[1]
+    return re.sub(r"\{[^}]*\}", "", text).split()
+
+
+def inner(name):
+    """The keys in braces after a word of JOB."""
+    return re.search(rf"\b{name}\{{([^}}]*)\}}", API)[1].split(",")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("JOB", model.Job),
+        ("HINT", model.Hint),
+        ("SUM", model.KeyedSum),
+        ("EVIDENCE", model.Evidence),
+        ("LESSON", model.Lesson),
+        ("LIMIT", model.LimitState),
+        ("TRIAL", model.TrialStep),
+        ("CHANGE", model.Changed),
+    ],
+)
+def test_an_object_of_an_answer_has_the_keys_that_are_told(name, shape):
+    assert sorted(typing.get_type_hints(shape)) == sorted(words(name))
+
+
+@pytest.mark.parametrize(
+    "name", ["reason", "bandwidth", "predicted", "expected", "phase", "scratch"]
+)
+def test_what_is_told_in_braces_are_the_keys_of_that_part_of_a_job(name):
+    """That the daemon makes all of them, and no others: tests/references/test_routes.py."""
+    assert inner(name) == list(typing.get_type_hints(getattr(model, name.title())))

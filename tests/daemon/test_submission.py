@@ -1,22 +1,27 @@
-"""What a client may submit: any other bytes are refused in one line."""
+"""What a client may submit: all else is refused in one line, what comes again is made once."""
 
+from __future__ import annotations
+
+import asyncio
+import contextlib
 import json
+import re
+import socket
+import threading
 
 import pytest
-from builders import platform
+from builders import job, platform
 from decoding import decode_submission
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from iodaemon.api.client import Client
 from iodaemon.core.job import JobId, JobState
+from iodaemon.daemon import driver as driver_module
 from iodaemon.daemon.http.refusal import Misstated
-from iodaemon.daemon.http.submission import (
-    SubmittedJob,
-    adjust,
-    environment_key,
-    job_maker,
-)
-from iodaemon.errors import RequestError
+from iodaemon.daemon.http.submission import SubmittedJob, adjust, job_maker
+from iodaemon.daemon.journal.record import RequestKey
+from iodaemon.errors import NoDaemon, RequestError, Unanswered
 
 MACHINE = platform(2, 4)
 
@@ -32,14 +37,6 @@ def spec(**fields):
 def made(submitted, uid=1000):
     [one] = decode_submission(body(submitted), MACHINE).jobs
     return job_maker(one, uid, "key")(JobId(3), 5.0)
-
-
-def test_a_command_is_all_that_is_needed():
-    job = made(spec())
-    said = job.spec
-
-    assert (3, 1000, JobState.PENDING, 5.0) == (job.id, job.uid, job.state, job.submitted_s)
-    assert (("true",), "/", 1, 0o022) == (said.command, said.cwd, said.cpus, said.umask)
 
 
 def test_all_that_can_be_said_of_a_job_is_kept():
@@ -78,8 +75,6 @@ def test_a_held_job_waits_for_its_resume():
     ("data", "expected"),
     [
         (b"", "the submission is no JSON: "),
-        (b"{", "the submission is no JSON: "),
-        (b"null", "the submission must be an object, not null"),
         (b"[]", "the submission must be an object, not a list"),
         (b"\xff\xfe{}", "the submission is no JSON: "),
         (b'{"jobs":[{"command":["\xff"]}]}', "the job is no JSON: "),
@@ -97,34 +92,22 @@ def test_a_held_job_waits_for_its_resume():
         (body(spec(command=[1])), "command[0] must be a text, not a whole number"),
         (body(spec(command=[""])), "the command is empty; give one after --"),
         (body(spec(command=["a\0"])), "NUL characters"),
-        (body(spec(name="\0")), "NUL characters"),
-        (body(spec(cwd="/\0")), "NUL characters"),
-        (body(spec(stdout="\0")), "NUL characters"),
         (body(spec(stderr="a\0")), "NUL characters"),
         (body(spec(cwd="here")), "cwd must begin with /"),
         (body(spec(name="n" * 201)), "name has more than 200 characters; shorten it"),
         (body(spec(cpus=0)), "cpus must be at least 1"),
-        (body(spec(cpus=-1)), "cpus "),
         (body(spec(cpus=1.5)), "cpus must be a whole number, not a number"),
         (body(spec(cpus=True)), "cpus must be a whole number, not true or false"),
         (body(spec(cpus=5)), "asks for 5 CPUs, the largest socket has 4; lower --cpus to 4"),
         (body(spec(), spec(cpus=10**30)), "job 2 of 2: asks for 1000000"),
         (body(spec(walltime_s=0)), "walltime_s "),
-        (body(spec(walltime_s=-1)), "walltime_s "),
         (b'{"jobs":[{"command":["a"],"walltime_s":1e999}]}', "walltime_s "),
         (b'{"jobs":[{"command":["a"],"walltime_s":NaN}]}', "the submission is no JSON: "),
-        (body(spec(max_suspend_s=0)), "max_suspend_s "),
-        (body(spec(memory_bytes=0)), "memory_bytes "),
         (body(spec(memory_bytes=2**64)), "memory_bytes "),
-        (body(spec(io_rate_bytes_per_s="40M")), "io_rate_bytes_per_s "),
         (body(spec(umask=0o1000)), "umask "),
-        (body(spec(stdout="")), "stdout "),
-        (body(spec(hold="yes")), "hold "),
         (body(spec(), environment={"A": 1}), "environment must be a text, not a whole number"),
         (body(spec(), environment={"": "x"}), "environment variable '' cannot be set"),
-        (body(spec(), environment={"A=B": "x"}), "environment variable 'A=B' cannot be set"),
         (body(spec(), environment={"A": "\0"}), "environment variable 'A' cannot be set"),
-        (body(spec(), spec(), spec(command=[""])), "job 3 of 3: the command is empty"),
         (body(*[spec()] * 100_001), "100001 jobs in one submission; send 1 to 100000"),
     ],
 )
@@ -211,20 +194,6 @@ def test_a_hint_without_sense_is_told_and_the_job_is_taken_without_it(hint, line
     )
 
 
-@pytest.mark.parametrize(
-    "hint", [{}, {RATE: 0}, {RATE: 5, SHARE: 1}, {RATE: 5, SHARE: 1e-9, OPERATIONS: 0}]
-)
-def test_a_hint_that_can_be_is_kept(hint):
-    [job], warnings = heeded(spec(**hint))
-
-    assert [] == warnings
-    assert hint == {
-        name: value
-        for name in (RATE, SHARE, OPERATIONS)
-        if (value := getattr(job, name)) is not None
-    }
-
-
 def test_of_many_jobs_with_the_same_nonsense_the_first_is_named():
     jobs, warnings = heeded(
         spec(), *[spec(**{RATE: -1})] * 50, spec(**{RATE: -2}), spec(**{RATE: 3})
@@ -232,12 +201,6 @@ def test_of_many_jobs_with_the_same_nonsense_the_first_is_named():
 
     assert ["job 2", "job 52"] == [line.partition(":")[0] for line in warnings]
     assert [3.0] == [job.io_rate_bytes_per_s for job in jobs if job.io_rate_bytes_per_s is not None]
-
-
-def test_there_is_an_end_to_what_is_told():
-    jobs, warnings = heeded(*(spec(**{RATE: -number}) for number in range(1, 100)))
-
-    assert (99, 20) == (len(jobs), len(warnings))
 
 
 NUMBERS = st.none() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -261,12 +224,6 @@ def test_whatever_numbers_are_given_the_job_is_taken_with_a_hint_that_can_be_or_
     assert not warnings or kept.declared is None
 
 
-def test_an_environment_has_one_key_whatever_its_order():
-    assert environment_key({"A": "1", "B": "2"}) == environment_key({"B": "2", "A": "1"})
-    assert environment_key({"A": "1"}) != environment_key({"A": "2"})
-    assert environment_key({}) == environment_key({})
-
-
 @settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_submission_or_refused(data):
@@ -276,24 +233,6 @@ def test_any_bytes_are_a_submission_or_refused(data):
         return
 
     assert submission.jobs
-
-
-WHATEVER = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3),
-    max_leaves=4,
-)
-
-
-@settings(deadline=None)
-@given(st.sampled_from(sorted(spec(cwd=1, name=1, cpus=1, umask=1, stdout=1))), WHATEVER)
-def test_any_value_of_any_field_is_taken_or_refused(field, value):
-    try:
-        submission = decode_submission(body(spec(**{field: value})), MACHINE)
-    except RequestError:
-        return
-
-    assert 1 == len(submission.jobs)
 
 
 def test_a_job_without_walltime_gets_the_default_one_and_its_submitter_is_told():
@@ -318,3 +257,183 @@ def test_a_memory_limit_that_nothing_keeps_is_told_to_its_submitter(serve, has_l
     assert [] == adjust(jobs[:1], None, {"memory": has_limit})[1]
     assert [] == adjust(jobs, None, {})[1]
     assert count == len(served.client.submit_warned([limited], {}).get("warnings", []))
+
+
+JOB = b'{"environment": {}, "jobs": [{"command": ["job"], "hold": true}]}'
+
+
+def submit(served, key):
+    return served.ask("POST", "/v1/jobs", JOB, Idempotency_Key=key)
+
+
+def request_from(client):
+    """The bytes of one request, to the end of its body."""
+    data = client.recv(1 << 16)
+    while b"\r\n\r\n" not in data:
+        data += client.recv(1 << 16)
+    head, _, body = data.partition(b"\r\n\r\n")
+    found = re.search(rb"content-length: (\d+)", head, re.IGNORECASE)
+    while found and len(body) < int(found[1]):
+        data, body = data + (more := client.recv(1 << 16)), body + more
+    return data
+
+
+class Thief:
+    """Stands between client and daemon and loses the first so many answers."""
+
+    def __init__(self, path, to, lost):
+        self.path, self._to, self._left = str(path), to, lost
+        self.asked = 0
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.path)
+        self._listener.listen()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with client, socket.socket(socket.AF_UNIX) as daemon:
+                self.asked += 1
+                client.settimeout(10.0)
+                daemon.settimeout(10.0)
+                daemon.connect(self._to)
+                daemon.sendall(request_from(client))
+                answer = daemon.recv(1 << 16)
+                if self._left:
+                    self._left -= 1
+                else:
+                    client.sendall(answer)
+
+    def lose(self, answers):
+        self._left = answers
+
+    def close(self):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def thief(served, tmp_path):
+    """Make one that loses so many answers; a client through it."""
+    with contextlib.ExitStack() as stack:
+
+        def make(lost, reconnect_s=20.0):
+            thief = stack.enter_context(
+                contextlib.closing(Thief(tmp_path / "thief.sock", served.socket_path, lost))
+            )
+            return thief, Client(thief.path, timeout_s=10.0, reconnect_s=reconnect_s)
+
+        yield make
+
+
+HELD = [{"command": ["job"], "hold": True}]
+
+
+def test_a_lost_answer_is_asked_for_again_and_the_job_is_made_once(served, thief):
+    between, client = thief(lost=2)
+    told = []
+
+    ids = client.submit_warned(HELD, {}, on_lost=told.append)["ids"]
+
+    assert 3 == between.asked
+    assert 1 == len(told)
+    assert ids == sorted(served.state.jobs)
+
+
+def test_where_no_answer_comes_it_is_said_that_nobody_knows(served, thief):
+    _, client = thief(lost=10**6, reconnect_s=0.5)
+
+    with pytest.raises(Unanswered, match="not known whether that was done; 'iod queue'"):
+        client.submit(HELD, {})
+    assert 1 == len(served.state.jobs)
+
+
+def test_a_key_makes_a_submission_the_same_one_and_another_key_another(served):
+    first, again, other = submit(served, "a"), submit(served, "a"), submit(served, "b")
+    changed = served.ask("POST", "/v1/jobs", JOB + b" ", Idempotency_Key="a")
+
+    assert (201, {"ids": [1]}) == (again.status, again.json)
+    assert (first.json, {"ids": [2]}) == (again.json, other.json)
+    assert (409, "conflict") == changed.error[:2]
+    assert "of another submission, of jobs 1 to 1; choose a new one" in changed.error[2]
+    assert 2 == len(served.state.jobs)
+
+
+def make(job_id, now_s):
+    return job(job_id, state=JobState.HELD, at_s=now_s, user_hold=True)
+
+
+def made_at_once(served, *requests):
+    """The ids that the driver gives to these submissions, which are made_at_once at once."""
+
+    async def submit_all():
+        asked = [served.driver.submit([make], {}, "env", request) for request in requests]
+        return await asyncio.gather(*asked)
+
+    return asyncio.run_coroutine_threadsafe(submit_all(), served.loop).result(10.0)
+
+
+def test_many_keys_of_one_user_leave_those_of_another_known(served, monkeypatch):
+    """Also after a restart: the journal is asked for so many of each."""
+    monkeypatch.setattr(driver_module, "MOST_REQUESTS", 2)
+    monkeypatch.setattr("iodaemon.daemon.journal.load.MOST_REQUESTS", 2)
+    asked = ((7, "a"), (8, "a"), (8, "b"), (8, "c"), (7, "a"), (8, "a"))
+
+    ids = [made_at_once(served, RequestKey(uid, key, "of the body")) for uid, key in asked]
+
+    assert [[[1]], [[2]], [[3]], [[4]], [[1]], [[5]]] == ids
+    assert [("a", 7), ("c", 8), ("a", 8)] == [
+        (each.key, each.uid) for each in served.journal.restore().requests
+    ]
+
+
+def test_two_that_were_both_found_new_are_one_when_they_are_made(served):
+    """As two requests are whose bodies are decoded at the same time."""
+    assert [[1], [1]] == made_at_once(served, *2 * [RequestKey(1000, "a", "of the body")])
+
+
+def test_a_key_is_known_after_a_restart_and_goes_with_its_jobs(serve):
+    submit(serve(), "a")
+    served = serve()
+    [job_id] = submit(served, "a").json["ids"]
+    served.client.cancel(job_id)
+    served.journal.prune(served.driver.timeline.now_s + 60.0)
+    served.journal.flush()
+
+    assert 1 == job_id
+    assert {"ids": [2]} == submit(serve(), "a").json
+
+
+def test_a_submission_that_was_refused_may_be_made_with_its_key(served):
+    served.journal._writer.execute("PRAGMA query_only=ON")
+    refused = submit(served, "a")
+    served.journal._writer.execute("PRAGMA query_only=OFF")
+    served.until(lambda: not served.driver.problem)
+
+    assert 503 == refused.status
+    assert (201, 1) == (submit(served, "a").status, len(served.client.jobs()["jobs"]))
+
+
+@pytest.mark.parametrize("key", ["x" * 65, "a\tb"])
+def test_what_is_no_key_is_refused(served, key):
+    status, code, message = submit(served, key).error
+
+    assert (400, "refused") == (status, code)
+    assert "Idempotency-Key: give 1 to 64 printable ASCII characters" in message
+
+
+def test_what_makes_no_difference_twice_is_asked_again_and_a_question_is_not(served, thief):
+    job_id = served.submit(hold=True)
+    between, client = thief(lost=1)
+
+    client.suspend(job_id)
+    assert 2 == between.asked
+    between.lose(1)
+    with pytest.raises(NoDaemon, match="ask again") as error:
+        client.node()
+    assert not isinstance(error.value, Unanswered)

@@ -1,14 +1,27 @@
-"""Why, events, mode and samples over a real socket, of a daemon with simulated jobs."""
+"""Events, mode, drain, trials and samples over a real socket, of a daemon with simulated jobs."""
 
 import json
+import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+import msgspec
 import pytest
+from served import SHARED, Served
 
+from iodaemon.api.care import begin_drain, end_drain, reload_config, show_drain
+from iodaemon.api.hints import forget_hints, list_hints
+from iodaemon.cli import main
+from iodaemon.config import load_policy
+from iodaemon.core.decision import Lesson, LimitState, RegulationPlan, TrialStep
 from iodaemon.core.job import JobId
 from iodaemon.core.rule import Mode
-from iodaemon.errors import RequestError
+from iodaemon.daemon.http.access import Actor
+from iodaemon.doctor.running_daemon import judge_condition
+from iodaemon.errors import NotPermitted, RequestError
+from iodaemon.registry import shipped
+from iodaemon.simulator.replay import parse_recording, replay
 
 BOUND = {"rule": "dynamic", "io_bound": "10 MB/s"}
 """Any one reader of the simulated disk is far above it."""
@@ -37,34 +50,6 @@ def past(served, **query):
     return list(served.client.events(follow=False, **query))
 
 
-# -- why -----------------------------------------------------------------------------------------
-
-
-def test_why_of_a_suspended_job_says_who(served):
-    job_id = served.running()
-    served.client.suspend(job_id)
-
-    assert served.client.why(job_id)["is_so"].startswith("stands still: suspended by ")
-
-
-def test_why_of_a_job_held_for_io_has_the_table_of_the_slice(serve):
-    served = serve(regulation=NEVER_BACK)
-    job_id = held(served)
-
-    answer = served.client.why(job_id)
-
-    evidence = answer["evidence"]
-    assert "suspend" == {row["job_id"]: row["verdict"] for row in evidence["jobs"]}[job_id]
-    assert "total of all jobs" == evidence["signal"]
-    assert evidence["value"] > evidence["threshold"]
-    assert evidence["fits"] is None
-    assert "io_bound is 10.0 MB/s" in answer["is_so"]
-    assert "there is room for its I/O (all together may bring 10.0 MB/s)" in answer["until"]
-
-
-# -- events --------------------------------------------------------------------------------------
-
-
 def listen(served, seen, **query):
     """Collect events in a thread, which ends with the daemon."""
 
@@ -75,24 +60,6 @@ def listen(served, seen, **query):
     thread = threading.Thread(target=run)
     thread.start()
     return thread
-
-
-def test_the_past_is_told_from_where_it_is_asked_for_and_ends(served):
-    first, last = served.ended("exit=3"), served.ended()
-
-    every = past(served, since_s=0.0)
-
-    mine = [event for event in every if event["job_id"] == first]
-    assert [None, *LIFE[:3]] == [event["before"] for event in mine]
-    assert [*LIFE[:3], "FAILED"] == [event["after"] for event in mine]
-    assert "exit code 3" == mine[-1]["reason"]["text"]
-    assert LIFE == [event["after"] for event in every if event["job_id"] == last]
-    assert {"moved"} == {event["kind"] for event in every}
-    since_s = every[-1]["at_s"]
-    later = [event for event in every if event["at_s"] >= since_s]
-    assert later == past(served, since_s=since_s)
-    assert len(later) < len(every)
-    assert [] == past(served)  # without a time there is no past
 
 
 def test_past_and_present_leave_nothing_out_and_tell_nothing_twice(serve):
@@ -114,12 +81,14 @@ def test_past_and_present_leave_nothing_out_and_tell_nothing_twice(serve):
         assert [(job_id, state) for job_id in ids for state in sorted(LIFE)] == steps
 
 
-def test_evidence_and_switches_are_events_too(serve):
+def test_evidence_and_a_switch_which_outlives_the_daemon_are_events_too(serve):
     served, seen = serve(regulation=BOUND), []
+    assert {"mode": "on", "shadow_suspended_s": {}} == served.client.mode()
     thread = listen(served, seen)
     served.await_waiting(1)
-    held(served)
+    job_id = held(served)
     served.client.switch("off")
+    served.until(lambda: state_of(served, job_id) == "RUNNING")
     served.until(lambda: any(event["kind"] == "mode" for event in seen))
     told = past(served, since_s=0.0)
     served.close()
@@ -130,23 +99,9 @@ def test_evidence_and_switches_are_events_too(serve):
     assert "suspend" in {row["verdict"] for row in evidence["jobs"]}
     switch = next(event for event in seen if event["kind"] == "mode")
     assert {"id", "kind", "at_s", "mode", "by"} == set(switch)
-    assert "off" == switch["mode"]
+    assert "off" == switch["mode"] == serve().client.mode()["mode"]
     assert evidence in told
     assert switch in told
-
-
-# -- mode ----------------------------------------------------------------------------------------
-
-
-def test_a_switch_takes_effect_and_outlives_the_daemon(serve):
-    served = serve(regulation=NEVER_BACK)
-    assert {"mode": "on", "shadow_suspended_s": {}} == served.client.mode()
-    job_id = held(served)
-    served.client.switch("off")
-    served.until(lambda: state_of(served, job_id) == "RUNNING")
-
-    assert "off" == served.client.mode()["mode"]
-    assert "off" == serve().client.mode()["mode"]
 
 
 def test_in_shadow_it_is_told_how_long_jobs_would_have_stood_still(serve):
@@ -179,35 +134,188 @@ def test_a_full_journal_refuses_a_switch_and_nothing_is_switched(served, is_know
     assert "on" == mode
 
 
-# -- samples -------------------------------------------------------------------------------------
+LESSON = Lesson(limit=2, too_many=6, gain=2.6, tries=2)
+TRIAL = TrialStep(
+    resource="memory",
+    verdict="kept",
+    before=6,
+    tried=2,
+    gain=2.6,
+    text="2 at a time got 2.6 times as much done as 6 at a time",
+)
+LIMIT = LimitState(resource="memory", contending=2, limit=2, text=TRIAL.text)
 
 
-def test_samples_are_kept_where_that_is_asked_for_and_come_page_by_page(serve, monkeypatch):
-    monkeypatch.setattr("iodaemon.daemon.http.routes.events._MOST_SAMPLES", 2)
-    served, seen = serve(keeps_samples=True), set()
-    job_id = served.running(READER)
+class Learns(msgspec.Struct, frozen=True, kw_only=True):
+    """A regulation that tries once, learns of every job's kind, and keeps its limit."""
 
-    def has_seen_six():
-        if served.state.meter.last is not None:
-            seen.add(served.state.meter.last.at_s)
-        return len(seen) > 5
+    timeslice_s: float = 0.1
 
-    served.until(has_seen_six)
-    served.client.switch("off")
-    until_s = served.driver.timeline.now_s
+    def decide(self, view, memory):
+        kinds = {view.kind(job.id) for job in view.live}
+        new = [kind for kind in kinds if view.lesson(kind) is None]
+        lessons = {kind: msgspec.structs.replace(LESSON, at_s=view.now_s) for kind in new}
+        trials = () if memory else (TRIAL,)
+        return RegulationPlan(trials=trials, limits=(LIMIT,), lessons=lessons), True
+
+
+@pytest.fixture
+def learning(serve):
+    """Makes daemons on one journal, one after the other, whose regulation learns."""
+
+    def make():
+        served = serve()
+        controller = served.driver.controller
+        rules = msgspec.structs.replace(controller.rules, regulation=Learns())
+        served.call(lambda: controller.use(rules))
+        return served
+
+    return make
+
+
+def kinds(served):
+    return {row["key"]: row for row in list_hints(served.client)["lessons"]}
+
+
+def test_what_was_tried_and_learned_is_told_and_can_be_forgotten_by_whose_it_is(learning):
+    served = learning()
+    job_id = served.running("compute=900s")
+    served.until(lambda: len(served.state.lessons) > 0)
     served.journal.flush()
+    [event] = [each for each in past(served, since_s=0.0) if each["kind"] == "trial"]
+    [(key, row)] = kinds(served).items()
 
-    pages = list(served.client.samples(0.0))
+    told = {name: getattr(TRIAL, name) for name in ("resource", "verdict", "before", "text")}
+    assert told.items() <= event.items()
+    assert (2.6, False) == (event["gain"], event["is_shadow"])
+    assert [msgspec.to_builtins(LIMIT)] == served.client.node()["limits"]
+    fields = ("limit", "too_many", "gain", "tries", "uid")
+    assert (2, 6, 2.6, 2, os.geteuid()) == tuple(row[name] for name in fields)
+    assert [] == forget_hints(served.client, [key], os.geteuid() + 1)
+    assert [key] == list(kinds(served))
+    served.client.cancel(job_id, grace_s=0.0)
+    served = learning()
+    assert row == kinds(served)[key]
+    assert [key] == forget_hints(served.client, [key, "like:nothing"])
+    served.until(lambda: len(served.state.lessons) == 0)
+    assert {} == kinds(learning())
 
-    samples = [sample for page in pages for sample in page["samples"]]
-    times = [sample["at_s"] for sample in samples if sample["at_s"] < until_s]
-    assert len(pages) > 2
+
+REPLAYED = {"rule": "dynamic", "io_bound": "100 MB/s"}
+
+
+def rules(name="default", **regulation):
+    overrides = {"regulation": {"timeslice": "0.1 s", **regulation}}
+    return load_policy(name, overrides=overrides, search=(shipped("policies"),)).rules
+
+
+def recorded(directory):
+    """Suspensions as the daemon noted them, and what it measured."""
+    served = Served(directory, regulation=REPLAYED, mode=Mode.SHADOW, keeps_samples=True)
+    try:
+        ids = [
+            served.submit("compute=150ms", "read=150MB", "compute=250ms", "read=100MB"),
+            served.submit("read=200MB", "compute=100ms", "write=300MB"),
+            served.submit("read=100MB", no_suspend=True),
+        ]
+        assert served.client.wait(ids, timeout_s=20.0)["finished"]
+        ended_s = served.driver.timeline.now_s
+        served.until(lambda: served.state.meter.last.at_s > ended_s + 0.3)
+        pages = list(served.client.samples(0.0))
+        return past(served, since_s=0.0), pages
+    finally:
+        served.close()
+
+
+def test_a_replay_of_the_samples_gives_the_shadows_suspensions(tmp_path, monkeypatch):
+    monkeypatch.setattr("iodaemon.daemon.http.routes.events._MOST_SAMPLES", 2)
+    events, pages = recorded(tmp_path)
+    recording = parse_recording(pages)
+
+    noted = [(e["at_s"], e["job_id"], e["verdict"]) for e in events if e["kind"] == "shadow"]
+    again = replay(recording, rules(**REPLAYED)).steps
+    assert len(noted) > 2
+    assert noted == [(step.at_s, step.job_id, step.verdict) for step in again]
+    assert () == replay(recording, rules("none")).steps
+    times = [sample["at_s"] for page in pages for sample in page["samples"]]
     assert sorted(set(times)) == times
-    assert len(times) >= 5
-    assert samples[-1]["jobs"][str(job_id)]["read_bytes"] > 0
-    assert [job_id] == [job["id"] for job in pages[-1]["jobs"]]
-    assert 2 == len(pages[0]["platform"]["partitions"])
+    assert 5 <= len(times) <= 2 * len(pages)
+    assert {"COMPLETED"} == {str(job.state) for job in recording.jobs}
+    assert [0.0] * 3 == [job.suspended_io_s for job in recording.jobs]
 
 
-def test_otherwise_there_are_none(served):
-    assert [] == list(served.client.samples(0.0))
+@pytest.fixture
+def iod(served, capsys):
+    """Exit code and standard output of the command line."""
+
+    def call(*words):
+        code = main(["--api", served.socket_path, *words])
+        return code, capsys.readouterr().out
+
+    return call
+
+
+def test_the_condition_stands_wherever_the_node_is_shown(served, iod):
+    begin_drain(served.client, "new memory")
+    begin_drain(served.client, "")  # the reason stays
+    served.client.switch("shadow")
+    drain = {"since_s": served.state.drain.since_s, "by": "root", "reason": "new memory"}
+    expected = {"mode": "shadow", "drain": drain, "starts_blocked": ""}
+
+    assert expected == served.client.jobs()["node"]["condition"]
+    assert expected == served.client.node()["condition"]
+    assert "iodaemon_draining 1.0" in served.ask("GET", "/metrics").body.decode()
+    served.client.submit([{"command": ["exit=0"]}], {})
+    mode, drain = judge_condition(served.client.node())
+    assert "nothing starts, the node is drained by root: new memory" == drain.measured
+    for verb in ("queue", "node", "mode", "drain"):
+        code, told = iod(verb)
+        assert 0 == code
+        assert (verb != "drain") == (mode.measured in told)
+        assert (verb != "mode") == (drain.measured in told)
+    assert drain.measured in " ".join(iod("why", "1")[1].split())
+    end_drain(served.client)
+    began, ended = iod("events", "--kind", "drain")[1].splitlines()
+    assert "new memory" in began
+    assert "jobs start again" in ended
+    served.client.switch("on")
+    assert [] == list(judge_condition(served.client.node()))
+
+
+def test_drain_alone_shows_and_changes_nothing(iod):
+    for words, expected in (
+        ((), False),
+        (("on",), True),
+        ((), True),
+        (("off",), False),
+        (("--reason", "x"), True),
+        (("--off",), False),
+        (("--wait",), True),
+    ):
+        code, told = iod("drain", "--json", *words)
+        assert (0, expected) == (code, json.loads(told)["draining"])
+    for words in (("on", "--off"), ("off", "--wait"), ("--off", "--wait"), ("onn",)):
+        assert (2, "") == iod("drain", *words)
+
+
+def test_a_wait_ends_when_somebody_ends_the_drain(served):
+    job_id = served.running()
+    begin_drain(served.client)
+    with ThreadPoolExecutor() as others:
+        waiting = others.submit(show_drain, served.client, 20)
+        served.await_waiting(1)
+        end_drain(served.client)
+        told = waiting.result()
+
+    assert (False, [job_id]) == (told["draining"], [job["id"] for job in told["holding"]])
+
+
+def test_who_is_no_administrator_may_look_and_not_order(serve, monkeypatch):
+    ann = Actor(pid=1, uid=1001, gids=frozenset({1001}))
+    monkeypatch.setattr("iodaemon.daemon.http.access.read_peer", lambda _: ann)
+    served = serve(rights=SHARED)
+
+    assert not show_drain(served.client)["draining"]
+    for order in (begin_drain, end_drain, reload_config):
+        with pytest.raises(NotPermitted, match="root and the daemon's group may"):
+            order(served.client)

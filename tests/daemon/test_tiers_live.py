@@ -1,29 +1,18 @@
-"""Space of tiers on two real disks, from ``iod submit`` to the last file that is removed."""
+"""Space of tiers on two real disks: named, or left to the rule ``storage_aware`` to choose."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
-from harness import end, until
-from scratching import MIB, both_disks, disks, left, needs_root
+from harness import until
+from scratching import MIB, both_disks, disks, needs_root
 from tiering import _lasting_tiered, make_tiered
-
-__all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
 
 pytestmark = [pytest.mark.node, needs_root]
 
-any_victim = pytest.mark.parametrize(
-    ("make_tiered", "victim"),
-    [("cgroup", "kill_supervisor"), ("signals", "kill_both")],
-    indirect=["make_tiered"],
-)
-"""A supervisor's death matters most: the next one finds the cgroups again."""
 
-
-def strike(server, victim):
-    """Kill, and have a daemon again."""
-    getattr(server, victim)()
-    server.revive()
+__all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
 
 
 # -- placing ---------------------------------------------------------------------------------------
@@ -59,13 +48,14 @@ def test_space_is_placed_split_shown_waited_for_and_given_back(make_tiered, disk
     assert "given back" in server.says("show", str(large))
 
 
-@any_victim
-def test_space_outlives_whoever_is_killed_and_goes_with_its_job(make_tiered, victim):
+@pytest.mark.parametrize("make_tiered", ["cgroup"], indirect=True)
+def test_space_outlives_whoever_is_killed_and_goes_with_its_job(make_tiered):
     server = make_tiered()
     job = server.held("a", "--scratch", "12M")
     paths = server.paths("a")
     Path(paths[0], "file").write_bytes(b"x" * 1000)
-    strike(server, victim)
+    server.kill_both()
+    server.revive()
     server.goes_on("a")
 
     assert {job: 12 * MIB} == server.taken()
@@ -73,60 +63,6 @@ def test_space_outlives_whoever_is_killed_and_goes_with_its_job(make_tiered, vic
     server.open_gate("a")
     assert [("COMPLETED", 0)] == server.outcome(job)
     server.await_nothing()
-
-
-def test_space_goes_with_its_job_also_where_nobody_knows_how_that_ends(make_tiered):
-    server = make_tiered()
-    job = server.held("a", "--scratch", "12M")
-    paths = server.paths("a")
-    [holder] = server.of_role("iod-holder")
-    end(holder)
-    server.goes_on("a")
-
-    assert all(map(os.path.isdir, paths))
-    server.open_gate("a")
-    assert "done a" in until(lambda: [x for x in server.lines() if x == "done a"], "its end")
-    server.end_of(job)
-    server.await_nothing()
-
-
-def test_what_ended_while_nobody_looked_is_cleared(make_tiered):
-    """Of a job that ends with nobody there the next daemon clears the space."""
-    server = make_tiered()
-    job = server.held("a", "--scratch", "12M")
-    server.paths("a")
-    server.kill_both()
-    server.open_gate("a")
-    until(lambda: "done a" in server.lines(), "the end of its command")
-    server.revive()
-    server.end_of(job)
-
-    server.await_nothing()
-
-
-# -- what can never be -----------------------------------------------------------------------------
-
-
-def test_more_than_every_disk_is_refused_or_runs_on_the_slow_tier(make_tiered, disks):
-    server = make_tiered()
-    code, told = server.iod("submit", "--scratch", "64M", "--", "true")
-    job = server.sent(
-        "--scratch", "64M", "--scratch-fallback", "slow", text='echo "<$IOD_SCRATCH>"'
-    )
-
-    assert (1, 1) == (code, told.count("\n"))
-    assert "asks for 64 MiB of tier fast" in told
-    assert [("COMPLETED", 0)] == server.outcome(job)
-    assert "<>" in server.output(job)
-    assert [] == left(disks)
-
-
-def test_under_a_policy_that_chooses_it_runs_on_the_slow_tier(make_tiered):
-    server = make_tiered(policy="storage-aware")
-    job = server.sent("--fast", "64M", "--data-size", "1G", text='echo "<$IOD_SCRATCH> $IOD_TIER"')
-
-    assert [("COMPLETED", 0)] == server.outcome(job)
-    assert "<> slow" in server.output(job)
 
 
 # -- how large -------------------------------------------------------------------------------------
@@ -155,3 +91,101 @@ def test_who_has_more_than_it_asked_for_is_ended_where_that_is_configured(make_t
     assert "CANCELLED" == ended["state"]
     assert "has 4.8 MiB in its scratch space and asked for 2 MiB" in ended["reason"]["text"]
     server.await_nothing()
+
+
+RATES = 'bandwidth = "1 GB/s"\nstaging = "500 KB/s"\n'
+"""So copying takes twice as long as the slow tier takes for the same bytes."""
+SLOW = '[tier.slow]\nbandwidth = "1 MB/s"\n'
+HOUR = "3600M"
+"""What takes the slow tier an hour, and the fast one no time to speak of."""
+FILES = {"a": b"a" * 2_000_000, "b": b"b" * 1_000_000}
+WHERE = 'echo "tier=$IOD_TIER space=$IOD_SCRATCH"'
+RESULT = (
+    'cd "${IOD_SCRATCH_0:-$IOD_INPUT}" && mkdir -p "$IOD_OUTPUT" &&'
+    ' cat a b > "${IOD_SCRATCH_0:-$IOD_OUTPUT}/result" && ' + WHERE
+)
+
+
+@pytest.fixture
+def server(make_tiered, disks):
+    """Both disks are the fast tier's."""
+    text = f'[tier.fast]\nsplit = "4 MiB"\n{RATES}'
+    text += "".join(f'[[tier.fast.disk]]\npath = "{disk}"\n' for disk in disks)
+    return make_tiered(text=text + SLOW, policy="storage-aware")
+
+
+def staged(server, *words):
+    source, output = server.input(**FILES), str(server.place / "out")
+    return server.sent("--fast", "16M", "--input", source, "--output", output, *words, text=RESULT)
+
+
+def full(server):
+    """A job that has all of the fast tier, for an hour by what is known."""
+    job = server.held("holder", "--fast", "24M", "--data-size", HOUR, "--time", "2h")
+    server.paths("holder")
+    return job
+
+
+def gaining(server):
+    """A job to which the fast tier is worth ten hours: more than it waits for it."""
+    words = ("--fast", "8M", "--data-size", "36G", "--time", "20h")
+    return server.sent(*words, text=WHERE)
+
+
+def tier_of(server, job):
+    """Where an ended job ran, by its own word; and whether it had space there."""
+    found = re.fullmatch(r"tier=(\w+) space=(\S*)\n", server.output(job))
+    assert found[1] == server.job(job)["scratch"]["tier"]
+    return found[1], bool(found[2])
+
+
+# -- with room on both tiers -----------------------------------------------------------------------
+
+
+def test_a_job_that_moves_much_has_its_data_on_the_fast_tier(server):
+    job = staged(server, "--data-size", "36G")
+
+    assert [("COMPLETED", 0)] == server.outcome(job)
+    assert ("fast", True) == tier_of(server, job)
+    out = server.place / "out"
+    assert FILES["a"] + FILES["b"] == (out / "result").read_bytes()
+    assert ["a", "b"] == sorted(p.name for p in (server.place / "in").iterdir())
+    server.await_nothing()
+
+
+def test_a_job_that_moves_little_else_works_where_its_data_is(server):
+    """Copying would take 6 s and save 3; nothing is copied, the script finds it all the same."""
+    job = staged(server, "--data-size", "100K")
+
+    assert [("COMPLETED", 0)] == server.outcome(job)
+    assert ("slow", False) == tier_of(server, job)
+    assert {} == server.taken()
+    assert FILES["a"] + FILES["b"] == (server.place / "out" / "result").read_bytes()
+    assert not server.output_file(job).with_suffix(".1.report").exists()
+
+
+# -- while the fast tier is full -------------------------------------------------------------------
+
+
+def test_while_the_fast_tier_is_full_who_gains_by_waiting_waits_and_is_told_for_whom(server):
+    holder, first, second = full(server), gaining(server), gaining(server)
+    quick = server.sent("--fast", "8M", "--time", "2min", text=WHERE)
+    assert [("COMPLETED", 0)] == server.outcome(quick)
+    server.kill()
+    server.restart()
+    until(lambda: server.job(first)["reason"], "a reason")
+    queue, why = server.says("queue"), [server.says("why", str(j)) for j in (first, second, quick)]
+
+    assert ["PENDING"] * 2 == server.states(first, second)
+    assert {holder: 24 * MIB} == server.taken()
+    assert re.search(
+        r"needs 8 MiB on tier fast; .* ends [\d.]+ h sooner .* than on tier slow", queue
+    )
+    assert re.search(r"it is to run on tier fast, in \d+ min, where it takes [\d.]+ h less", why[0])
+    assert f"space of tier fast is given back: job {holder} has 24 MiB; promised in " in why[0]
+    assert f"waits behind job {first}, which waits for space on tier fast, promised in " in why[1]
+    assert f"fits beside job {first}, which waits for space on tier fast" in why[2]
+    server.open_gate("holder")
+    assert [("COMPLETED", 0)] * 2 == server.outcome(first, second)
+    ran = [tier_of(server, job) for job in (first, second, quick)]
+    assert [("fast", True), ("fast", True), ("slow", False)] == ran

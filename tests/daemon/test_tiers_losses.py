@@ -1,4 +1,4 @@
-"""What is lost with root side, disk or machine: never a result, never what is not the job's."""
+"""Who dies and what is lost with it, disk or machine: nothing of a job's space is left or lost."""
 
 import contextlib
 import os
@@ -7,14 +7,42 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import end, marked, until
+from harness import FINAL, end, marked, until
 from mounting import mount
-from scratching import MIB, both_disks, disks, left, needs_root, place_of
+from scratching import MIB, both_disks, disks, left, needs_root, place_of, read_only
 from tiering import _lasting_tiered, make_tiered, tables
+
+from iodaemon.errors import IodaemonError
+
+pytestmark = [pytest.mark.node, needs_root]
+
 
 __all__ = ["_lasting_tiered", "both_disks", "disks", "make_tiered"]
 
-pytestmark = [pytest.mark.node, needs_root]
+
+def test_nobody_is_held_for_a_disk_that_turned_read_only(make_tiered, disks):
+    server = make_tiered(text=tables(disks[:1]))
+    what = f"tier fast: disk {disks[0]} is read-only; mount it writable"
+    with read_only(disks[0]):
+        falls = server.sent(
+            "--scratch", "2M", "--scratch-fallback", "slow", text="test $IOD_TIER = slow"
+        )
+        assert [("COMPLETED", 0)] == server.outcome(falls)
+        waits = server.sent("--scratch", "2M", text='echo x > "$IOD_SCRATCH/f"')
+        until(lambda: what in server.says("why", str(waits)), "its waiting")
+        [shown] = server.client.node()["disks"]
+
+        assert "PENDING" == server.job(waits)["state"]
+        assert f"not usable: {what}" in shown["problem"]
+        assert (0, []) == (shown["free_bytes"], shown["jobs"])
+        assert what in server.says("node")
+
+    assert [("COMPLETED", 0)] == server.outcome(waits)
+    assert "" == server.client.node()["disks"][0]["problem"]
+    told = "".join(path.read_text() for path in server.logs())
+    assert 1 == told.count(f"event=disk_out disk={disks[0]} ")
+    assert 1 == told.count(f"event=disk_back disk={disks[0]}")
+
 
 FILES = {"a": b"a" * 2_000_000, "b": b"b" * 1_000_000}
 RESULT = 'echo ran >> ledger; cp "$IOD_SCRATCH/a" "$IOD_SCRATCH/result"'
@@ -31,16 +59,88 @@ def kept_of(server, job):
     return until(lambda: server.job(job)["scratch"]["kept"], "the word that it is kept")["text"]
 
 
+# -- any step ------------------------------------------------------------------------------------
+
+
+POINTS = (
+    *("scratch.made", "node.prepared", "supervisor.ordered", "child.prepared", "child.recorded"),
+    *("supervisor.exec_seen", "staging.step_begun", "staging.step_done", "staging.runs"),
+    *("reap.exit_recorded", "reap.waited", "supervisor.ended", "scratch.unlinked"),
+)
+"""Each once; the copying has two more, which are passed a second time as results go out."""
+PASSAGES = [
+    *((point, 1) for point in POINTS),
+    *(("staging.step_begun", 2), ("staging.step_done", 2)),
+]
+SMALL = {"a": b"a" * 200_000, "b": b"b" * 100_000}
+JOINED = SMALL["a"] + SMALL["b"]
+TEXT = 'echo ran >> ledger; cd "$IOD_SCRATCH" && cat a b > result'
+
+
+def settled(server, holds, what):
+    """Wait for it, with another daemon whenever one has died."""
+
+    def look():
+        if not server.is_running():
+            server.start(wait=False)
+        with contextlib.suppress(IodaemonError):
+            return holds()
+        return None
+
+    return until(look, what)
+
+
+def begin(server):
+    """Submit, and say which number it gets; the answer may never come."""
+    jobs = server.client.jobs(all_jobs=True)["jobs"]
+    scratch = {
+        "size_bytes": MIB,
+        "input_path": server.input(**SMALL),
+        "input_bytes": len(JOINED),
+        "output_path": str(server.place / "out"),
+    }
+    with contextlib.suppress(IodaemonError):
+        server.script(TEXT, scratch=scratch)
+    return 1 + max((job["id"] for job in jobs), default=0)
+
+
+def space_of(server, job):
+    """The job, once it is said whether its space is cleared or kept."""
+    found = server.job(job)
+    scratch = found["scratch"]
+    return found if scratch["kept"] or not scratch["shares"] else None
+
+
+@pytest.mark.parametrize(("point", "passage"), PASSAGES)
+def test_a_death_at_any_step_leaves_nothing_and_loses_no_result(make_tiered, disks, point, passage):
+    server = make_tiered(text=tables(disks))
+    server.arm(point, passage=passage)
+    job = begin(server)
+    settled(server, lambda: not server.armed(), f"passage of {point}")
+    settled(server, lambda: server.job(job)["state"] in FINAL, "the end of the job")
+    ended = settled(server, lambda: space_of(server, job), "word of its space")
+    result = server.place / "out" / "result"
+    if ended["scratch"]["kept"]:
+        if server.lines():  # nobody knows of one that was killed just before it began
+            assert JOINED == (place_of(disks) / "result").read_bytes()
+        server.client.ask("POST", f"/v1/jobs/{job}/scratch/remove", {})
+    elif ended["state"] == "COMPLETED" or server.lines():  # also of one that is LOST
+        assert JOINED == result.read_bytes()
+    settled(server, lambda: not left(disks) and not server.taken(), f"removal of {left(disks)}")
+
+    assert not result.exists() or JOINED == result.read_bytes()
+    assert server.lines() in ([], ["ran"])
+
+
 # -- the root side ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("victims", ["kill_both", "kill_all"])
-def test_no_command_runs_twice_whoever_dies_while_its_input_is_copied(make_tiered, disks, victims):
+def test_no_command_runs_twice_whoever_dies_while_its_input_is_copied(make_tiered, disks):
     server = make_tiered(text=tables(disks))
     server.arm("staging.step_begun", number=signal.SIGSTOP)
     job = staged(server)
     step = server.stopped_at("staging.step_begun")
-    getattr(server, victims)()
+    server.kill_all()
     os.kill(step, signal.SIGCONT)
     server.restart()
     server.end_of(job)

@@ -103,22 +103,6 @@ def test_an_input_that_the_user_may_not_read_is_refused_when_it_is_submitted(ser
     assert f"--input: {secret}: Permission denied" in told
 
 
-def test_an_input_that_the_user_may_not_read_any_more_ends_the_job(service):
-    home = service.home(GAMES)
-    source = owned(MAIL, home / "in")
-    owned(MAIL, source / "a", b"a" * 1000)
-    words = ("--hold", "--fast", "1M", "--input", "in", "--output", "out")
-    job = service.sent_by(GAMES, *words, text="echo > ran")
-    source.chmod(0o700)
-    service.client.resume(job)
-    ended = service.end_of(job)
-
-    assert ("FAILED", 74) == (ended["state"], ended["exit_code"])
-    assert "stage-in: " in ended["reason"]["text"]
-    assert "Permission denied" in ended["reason"]["text"]
-    assert [source] == list(home.iterdir())
-
-
 def test_what_is_kept_is_removed_by_its_owner_and_nobody_else(service):
     out = owned(MAIL, service.home(MAIL) / "out")
     words = ("--scratch", "2M", "--output", f"{out}/")

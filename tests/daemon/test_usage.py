@@ -1,6 +1,7 @@
 """What jobs and devices moved: every byte is booked once, and once only."""
 
 import msgspec
+import pytest
 from builders import counters, job
 from exploring import tries
 from hypothesis import given, settings
@@ -47,9 +48,9 @@ class Followed:
     def others(self, name, direction):
         return self.usage.others()[name, direction] // SECTOR
 
-    def see(self, jobs=None, **devices):
+    def see(self, jobs, **devices):
         """A sample with devices and, by place and direction, what jobs have moved, in sectors."""
-        for (place, direction), size in (jobs or {}).items():
+        for (place, direction), size in jobs.items():
             self.usage.moved["0", place, direction] = size * SECTOR
         self.sample(1.0, devices={name: device(*each) for name, each in devices.items()})
 
@@ -62,6 +63,10 @@ def device(read, written, requests=0):
     fields = dict.fromkeys(DeviceCounters.__struct_fields__, 0)
     fields |= {"read_sectors": read, "written_sectors": written, "reads": requests}
     return DeviceCounters(**fields)
+
+
+READ, WRITTEN = ("sda", "read"), ("sda", "write")
+UNPLACED = {("unknown", "read"): 60, ("several", "read"): 30}
 
 
 # -- jobs ------------------------------------------------------------------------------------------
@@ -92,12 +97,6 @@ def test_an_adopted_job_counts_from_the_first_sample_that_could_read_it():
     assert 10 == row.read_bytes
 
 
-def test_a_job_that_was_never_sampled_has_one_row():
-    [row] = Followed().end(61.0, 7, 8)
-
-    assert (1, 7, 8, 0.0) == (row.minute, row.read_bytes, row.written_bytes, row.seconds)
-
-
 def test_what_could_not_be_read_once_is_not_counted_twice():
     one = Followed()
     one.take(1.0, 100, 10)
@@ -106,14 +105,6 @@ def test_what_could_not_be_read_once_is_not_counted_twice():
     [row] = one.end(4.0, 160, 20)
 
     assert (160, 20) == (row.read_bytes, row.written_bytes)
-
-
-def test_an_end_without_totals_keeps_what_was_measured():
-    one = Followed()
-    one.take(1.0, 100)
-    [row] = one.end(2.0)
-
-    assert 100 == row.read_bytes
 
 
 def test_a_job_that_ended_without_an_exit_has_no_more_rows():
@@ -189,61 +180,33 @@ def test_what_jobs_moved_is_told_by_socket_and_disk_of_their_files():
 # -- devices ---------------------------------------------------------------------------------------
 
 
-def test_what_was_moved_before_the_daemon_was_there_is_nobodys():
+@pytest.mark.parametrize(
+    ("looks", "others"),
+    [
+        # What was moved before the daemon was there is nobody's.
+        ([({}, (1000, 1000)), ({}, (1010, 1000))], {READ: 10, WRITTEN: 0}),
+        # What jobs wrote ahead of the device is not others' when it arrives.
+        ([({}, (0, 0)), ({WRITTEN: 100}, (0, 0)), ({}, (0, 60)), ({}, (0, 105))], {WRITTEN: 5}),
+        ([({}, (0, 0)), ({("unknown", "write"): 100}, (0, 0)), ({}, (0, 100))], {WRITTEN: 0}),
+        # The total of others never falls.
+        ([({}, (0, 0)), ({}, (0, 50)), ({WRITTEN: 100}, (0, 50))], {WRITTEN: 50}),
+        # What jobs moved on no disk is taken from none.
+        ([({}, (0, 0)), ({("none", "read"): 60}, (80, 0))], {READ: 80}),
+        # Another device of the same name begins anew.
+        ([({}, (100, 0, 10)), ({}, (110, 0, 11)), ({}, (4, 0, 1)), ({}, (7, 0, 2))], {READ: 13}),
+    ],
+)
+def test_what_others_moved_is_what_no_job_did(looks, others):
     seen = Followed()
-    seen.see(sda=(1000, 1000))
-    seen.see(sda=(1010, 1000))
+    for jobs, counted in looks:
+        seen.see(jobs, sda=counted)
 
-    assert (10, 0) == (seen.others("sda", "read"), seen.others("sda", "write"))
-
-
-def test_what_jobs_wrote_ahead_of_the_device_is_not_others_when_it_arrives():
-    seen = Followed()
-    seen.see(sda=(0, 0))
-    seen.see({("sda", "write"): 100}, sda=(0, 0))
-    seen.see(sda=(0, 60))
-    seen.see(sda=(0, 105))
-
-    assert 5 == seen.others("sda", "write")
-
-
-def test_the_total_of_others_never_falls():
-    seen = Followed()
-    seen.see(sda=(0, 0))
-    seen.see(sda=(0, 50))
-    seen.see({("sda", "write"): 100}, sda=(0, 50))
-
-    assert 50 == seen.others("sda", "write")
+    assert others == {way: seen.others(*way) for way in others}
 
 
 def test_what_jobs_moved_on_an_unknown_disk_is_taken_from_those_that_moved():
     seen = Followed()
-    seen.see(sda=(0, 0), sdb=(0, 0))
-    seen.see({("unknown", "read"): 60, ("several", "read"): 30}, sda=(80, 0), sdb=(40, 0))
+    seen.see({}, sda=(0, 0), sdb=(0, 0))
+    seen.see(UNPLACED, sda=(80, 0), sdb=(40, 0))
 
     assert (20, 10) == (seen.others("sda", "read"), seen.others("sdb", "read"))
-
-
-def test_what_an_unplaced_job_wrote_ahead_is_taken_off_later():
-    seen = Followed()
-    seen.see(sda=(0, 0))
-    seen.see({("unknown", "write"): 100}, sda=(0, 0))
-    seen.see(sda=(0, 100))
-
-    assert 0 == seen.others("sda", "write")
-
-
-def test_what_jobs_moved_on_no_disk_is_taken_from_none():
-    seen = Followed()
-    seen.see(sda=(0, 0))
-    seen.see({("none", "read"): 60}, sda=(80, 0))
-
-    assert 80 == seen.others("sda", "read")
-
-
-def test_another_device_of_the_same_name_begins_anew():
-    seen = Followed()
-    for each in ((100, 0, 10), (110, 0, 11), (4, 0, 1), (7, 0, 2)):
-        seen.see(sda=each)
-
-    assert (7, 13) == (seen.usage.devices["sda"].read_sectors, seen.others("sda", "read"))

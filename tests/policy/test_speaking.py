@@ -148,10 +148,7 @@ def run_shipped(name):
 
 
 def test_on_a_disk_with_one_arm_turns_end_the_work_sooner_and_packs_each_job():
-    """The disk works all the time under both; in packs fewer jobs share it at once.
-
-    The daemon runs the same files with the same overrides in tests/daemon/test_turns.py.
-    """
+    """The disk works all the time under both; in packs fewer jobs share it at once."""
     none, exclusive, packs = (run_shipped(name) for name in ("none", "exclusive", "packs"))
 
     assert max(packs.ended_s, exclusive.ended_s) < none.ended_s

@@ -32,7 +32,7 @@ _FIELDS: Final = (
 ELSEWHERE: Final = {
     "Cores": "needs a regulation that lets jobs share cores: tests/core/test_shared_cores.py",
     "Held": "given by the daemon at submission: routes/post_jobs.json",
-    "Restored": "given by 'iod restore' to what it takes over: tests/daemon/test_merge.py",
+    "Restored": "given by 'iod restore' to what it takes over: tests/daemon/test_backup.py",
 }
 """Codes that the core does not come to, and where they are held."""
 

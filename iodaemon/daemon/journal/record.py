@@ -181,7 +181,11 @@ def join(batches: Sequence[Batch]) -> Batch:
     for name in Batch.__struct_fields__:
         values = [getattr(batch, name) for batch in batches]
         if isinstance(values[0], Mapping):
-            joined[name] = {key: value for each in values for key, value in each.items()}
+            newest: dict[Any, Any] = {}
+            for key, value in chain.from_iterable(each.items() for each in values):
+                newest.pop(key, None)  # what came last is last
+                newest[key] = value
+            joined[name] = newest
         else:
             joined[name] = tuple(chain.from_iterable(values))
     joined["jobs"] = tuple(job for job_id, job in sorted(jobs.items()) if job_id not in removed)

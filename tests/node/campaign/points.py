@@ -7,7 +7,7 @@ DETAILS = {
 """Points that are one for each detail."""
 
 ELSEWHERE = ("staging.runs", "staging.step_begun", "staging.step_done")
-"""Of jobs with directories on tier disks only: tests/daemon/test_tiers_deaths.py has two disks."""
+"""Of jobs with directories on tier disks only: tests/daemon/test_tiers_losses.py has two disks."""
 
 SUPERVISOR_PLAYS = {
     "daily": (
