@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from root_side import RootSide, remove_cgroup, wait_until
+from harness import until
+from root_side import RootSide, by_either_means
 
 import iodaemon.supervisor
 
@@ -42,7 +43,16 @@ def test_every_point_is_tried_here_or_named() -> None:
     assert elsewhere.union(ON_THE_WAY) == set(POINTS)
 
 
-@pytest.mark.parametrize("point", [point for point in ON_THE_WAY if point != "supervisor.ready"])
+@pytest.mark.parametrize(
+    ("point", "launcher"),
+    [
+        (point, launcher)
+        for point in ON_THE_WAY
+        for launcher in ("compiled", "python")
+        if point != "supervisor.ready"
+        if launcher == "compiled" or point.startswith(("launcher.", "child."))
+    ],
+)
 def test_a_death_on_the_way_of_a_job(point: str, make_root: Callable[..., RootSide]) -> None:
     root = make_root("cgroup")
     lines = root.directory / "lines"
@@ -72,7 +82,7 @@ def test_a_death_on_the_way_of_a_job(point: str, make_root: Callable[..., RootSi
 
         assert 7 == again.await_state("1.1", "ended")["exit"]["code"]
     again.say("forget", key="1.1")
-    wait_until(lambda: not root.job_cgroup("1.1").exists())
+    until(lambda: not root.job_cgroup("1.1").exists())
 
 
 @pytest.mark.parametrize("point", ["holder.recorded", "child.begun", "child.prepared"])
@@ -114,13 +124,14 @@ def test_a_death_of_the_anchor_after_the_supervisors(
     assert again.await_state("1.1", "lost", "ended")["whole"] is False
 
 
+@by_either_means
 @pytest.mark.parametrize("point", ["supervisor.held", "supervisor.frozen"])
 def test_a_death_while_freezing(point: str, root: RootSide) -> None:
     daemon = root.connect()
     daemon.run("1.1", "sh", "-c", "while :; do sleep 0.01; done")
     root.arm(point)
     daemon.say("freeze", key="1.1")
-    wait_until(lambda: root.has_fired(point))
+    until(lambda: root.has_fired(point))
     again = root.connect()
     again.sync(**{"1_1": "freeze"})
     again.await_state("1.1", "running", frozen=True)
@@ -128,26 +139,19 @@ def test_a_death_while_freezing(point: str, root: RootSide) -> None:
     again.await_state("1.1", "running", frozen=False)
 
 
-def test_a_death_while_it_becomes_the_installed_program(root: RootSide) -> None:
+@pytest.mark.parametrize("point", ["supervisor.reexec", "supervisor.ready"])
+def test_a_death_as_it_becomes_the_installed_program_or_begins(point: str, root: RootSide) -> None:
     daemon = root.connect()
     daemon.run("1.1", "sleep", "1000")
-    root.arm("supervisor.reexec")
+    root.arm(point)
     daemon.say("reexec")
-    wait_until(lambda: root.has_fired("supervisor.reexec"))
+    until(lambda: root.has_fired(point))
     again = root.connect()
     again.sync(**{"1_1": "run"})
     again.say("signal", key="1.1", number=int(signal.SIGTERM))
 
     assert 15 == again.await_state("1.1", "ended")["exit"]["signal"]
-    assert remove_cgroup(root.cgroup / "none")
 
+    again.run("2.1", "sh", "-c", "exit 2")
 
-def test_a_supervisor_that_dies_at_once_is_started_again(root: RootSide) -> None:
-    root.connect().close()
-    root.arm("supervisor.ready", passage=1)
-    root.kill("iod-supervisor")
-    wait_until(lambda: root.has_fired("supervisor.ready"))
-    daemon = root.connect()
-    daemon.run("1.1", "sh", "-c", "exit 2")
-
-    assert 2 == daemon.await_state("1.1", "ended")["exit"]["code"]
+    assert 2 == again.await_state("2.1", "ended")["exit"]["code"]

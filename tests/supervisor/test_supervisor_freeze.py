@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from root_side import Daemon, RootSide, Tracer, children_of, is_alive, state_of, wait_until
+from harness import find_state, until
+from root_side import Daemon, RootSide, Tracer, by_either_means, is_alive
 
 from iodaemon.supervisor.ledger import EXEC, Key, Record, open_ledger
-from iodaemon.supervisor.reap import is_stopped
+from iodaemon.supervisor.reap import children_of, is_stopped
 
 pytestmark = pytest.mark.node
 COUNT = "n=0; while :; do n=$((n+1)); echo $n > {path}.new; mv {path}.new {path}; sleep 0.005; done"
@@ -25,7 +26,7 @@ def start_counting(root: RootSide, daemon: Daemon, key: str = "1.1") -> Path:
     """A job that goes on for ever, and the file in which that can be seen."""
     path = root.directory / f"count-{key}"
     daemon.run(key, "sh", "-c", COUNT.format(path=path))
-    wait_until(path.exists)
+    until(path.exists)
     return path
 
 
@@ -39,7 +40,7 @@ def read_count(path: Path) -> str:
 
 def await_progress(path: Path) -> None:
     before = read_count(path)
-    wait_until(lambda: read_count(path) != before, "a job that runs on")
+    until(lambda: read_count(path) != before, "a job that runs on")
 
 
 def hold(daemon: Daemon, key: str = "1.1") -> None:
@@ -47,28 +48,40 @@ def hold(daemon: Daemon, key: str = "1.1") -> None:
     daemon.await_state(key, "running", frozen=True)
 
 
-def test_a_job_stands_still_and_runs_on(root: RootSide) -> None:
-    daemon = root.connect()
-    path = start_counting(root, daemon)
-    for _ in range(3):
+def let_others_run() -> None:
+    """Whoever may count has counted by then: a shell has slept as often as ten of its steps."""
+    subprocess.run(["sh", "-c", "for n in 1 2 3 4 5 6 7 8 9 10; do sleep 0.01; done"], check=True)
+
+
+@by_either_means
+def test_a_job_stands_still_and_runs_on_and_is_killed_while_it_stands_still(
+    shared: RootSide,
+) -> None:
+    daemon = shared.connect()
+    path = start_counting(shared, daemon)
+    for _ in range(2):
         hold(daemon)
         before = read_count(path)
-        time.sleep(0.1)
+        let_others_run()
 
         assert before == read_count(path)
 
         daemon.say("thaw", key="1.1")
         daemon.await_state("1.1", "running", frozen=False)
         await_progress(path)
+    hold(daemon)
+    daemon.say("kill", key="1.1")
+
+    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
 
 
-def test_wishes_are_states_and_may_be_repeated(root: RootSide) -> None:
-    daemon = root.connect()
-    path = start_counting(root, daemon)
+@by_either_means
+def test_wishes_are_states_and_may_be_repeated(shared: RootSide) -> None:
+    daemon = shared.connect()
+    path = start_counting(shared, daemon)
     for wish in ("freeze", "freeze", "thaw", "thaw", "freeze", "thaw"):
         daemon.say(wish, key="1.1")
-    daemon.say("freeze", key="1.1")
-    daemon.await_state("1.1", "running", frozen=True)
+    hold(daemon)
     daemon.say("thaw", key="1.1")
     await_progress(path)
     daemon.say("freeze", key="7.7")
@@ -118,15 +131,6 @@ def test_a_number_that_is_anothers_by_now_is_no_job(
     assert is_alive(stranger)
 
 
-def test_a_frozen_job_is_killed(root: RootSide) -> None:
-    daemon = root.connect()
-    start_counting(root, daemon)
-    hold(daemon)
-    daemon.say("kill", key="1.1")
-
-    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
-
-
 IN_MANY_GROUPS = """
 import os, sys, time
 os.setgroups(range(4_000_000_000, 4_000_000_500))
@@ -137,49 +141,42 @@ time.sleep(1000)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has any groups it likes")
-def test_a_job_in_hundreds_of_groups_is_held_continued_and_killed(root: RootSide) -> None:
-    daemon = root.connect()
-    path = root.directory / "begun"
+@by_either_means
+def test_a_job_in_hundreds_of_groups_is_held_continued_and_killed(shared: RootSide) -> None:
+    daemon = shared.connect()
+    path = shared.directory / "begun"
     pid = daemon.run("1.1", sys.executable, "-c", IN_MANY_GROUPS, str(path))["pid"]
-    wait_until(path.exists)
+    until(path.exists)
     os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: is_stopped(pid))
+    until(lambda: is_stopped(pid))
     hold(daemon)
     daemon.say("thaw", key="1.1")
     daemon.await_state("1.1", "running", frozen=False)
-    wait_until(lambda: not is_stopped(pid))
+    until(lambda: not is_stopped(pid))
     daemon.say("kill", key="1.1")
 
     assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
 
 
-def test_a_tree_of_many_generations_is_killed(root: RootSide) -> None:
-    """By signals each one is seen once its parent has ended."""
+@pytest.mark.parametrize("means", ["processes"])
+def test_a_tree_of_many_generations_is_killed(shared: RootSide) -> None:
+    """Each one is seen once its parent has ended."""
     generations = 150
-    last = f"echo > {root.directory}/begun; sleep 1000"
+    last = f"echo > {shared.directory}/begun; sleep 1000"
     text = f'f() {{ if [ "$1" = 0 ]; then {last}; else (f $(($1 - 1)); :); fi; }}'
-    daemon = root.connect()
+    daemon = shared.connect()
     daemon.run("1.1", "sh", "-c", f"{text}; f {generations}")
-    wait_until((root.directory / "begun").exists)
+    until((shared.directory / "begun").exists)
     daemon.say("kill", key="1.1")
 
     assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
 
 
-def test_without_a_daemon_all_run_on(means: str, make_root: Callable[..., RootSide]) -> None:
-    root = make_root(means, grace_s=0.3, is_service=True)
-    daemon = root.connect()
-    path = start_counting(root, daemon)
-    hold(daemon)
-    daemon.close()
-
-    await_progress(path)
-
-
-def test_with_a_daemon_that_says_nothing_all_run_on(
+@by_either_means
+def test_with_a_daemon_that_says_nothing_or_has_gone_all_run_on(
     means: str, make_root: Callable[..., RootSide]
 ) -> None:
-    root = make_root(means, grace_s=1.0)
+    root = make_root(means, grace_s=0.5, is_service=True)
     daemon = root.connect()
     path = start_counting(root, daemon)
     hold(daemon)
@@ -187,7 +184,14 @@ def test_with_a_daemon_that_says_nothing_all_run_on(
     await_progress(path)
     assert "running" == daemon.await_state("1.1", "running", frozen=False)["state"]
 
+    daemon = root.connect()
+    hold(daemon)
+    daemon.close()
 
+    await_progress(path)
+
+
+@by_either_means
 def test_a_supervisor_that_stands_still_is_continued_and_all_run_on(
     means: str, make_root: Callable[..., RootSide]
 ) -> None:
@@ -210,7 +214,7 @@ def test_a_supervisor_that_never_answers_is_killed(make_root: Callable[..., Root
     hold(daemon)
     pid = daemon.hello["pid"]
     with Tracer(pid, holds=True):  # SIGCONT does not help
-        wait_until(lambda: not is_alive(pid))
+        until(lambda: not is_alive(pid))
 
     await_progress(path)
     daemon = root.connect()
@@ -219,6 +223,7 @@ def test_a_supervisor_that_never_answers_is_killed(make_root: Callable[..., Root
     assert "running" == daemon.states["1.1"]["state"]
 
 
+@by_either_means
 def test_a_killed_supervisor_lets_all_run_on(root: RootSide) -> None:
     daemon = root.connect()
     path = start_counting(root, daemon)
@@ -240,7 +245,7 @@ def test_what_a_killed_holder_leaves_goes_on_and_can_be_killed(
     first, left = (COUNT.format(path=path) for path in paths)
     daemon.run("1.1", "sh", "-c", f"setsid sh -c '(setsid sh -c \"$0\" &)' '{left}'; {first}")
     for path in paths:
-        wait_until(path.exists)
+        until(path.exists)
     hold(daemon)
     root.kill("iod-holder")
     daemon.await_state("1.1", "running", frozen=False, holder=None)
@@ -251,14 +256,14 @@ def test_what_a_killed_holder_leaves_goes_on_and_can_be_killed(
     daemon.sync(**{"1_1": "freeze"})
     pid = daemon.await_state("1.1", "running", frozen=False)["pid"]
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not is_alive(pid))
+    until(lambda: not is_alive(pid))
     await_progress(paths[1])
     daemon.say("kill", key="1.1")
 
     assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
 
     before = read_count(paths[1])
-    time.sleep(0.1)
+    let_others_run()
 
     assert before == read_count(paths[1])
 
@@ -268,19 +273,21 @@ STOPS_ONCE_MORE = ["script", "-qec", "kill -STOP $$; sleep 0.5; exit 5", "/dev/n
 """It takes no notice of a child that ends before it has run again."""
 
 
-@pytest.mark.parametrize("words", [STOPS_ITSELF, STOPS_ONCE_MORE], ids=lambda words: words[0])
-@pytest.mark.parametrize("by", ["thaw", "signal"])
+@by_either_means
+@pytest.mark.parametrize(
+    ("by", "words"), [("thaw", STOPS_ITSELF), ("signal", STOPS_ONCE_MORE)], ids=["sh", "script"]
+)
 def test_a_job_that_stops_itself_is_continued_by_a_wish_alone(
-    by: str, words: list[str], root: RootSide
+    by: str, words: list[str], shared: RootSide
 ) -> None:
-    daemon = root.connect()
+    daemon = shared.connect()
     pid = daemon.run("1.1", *words)["pid"]
-    wait_until(lambda: state_of(pid) == "T")
+    until(lambda: find_state(pid) == "T")
     hold(daemon)
     daemon.sync(**{"1_1": "run"})
     daemon.await_state("1.1", "running", frozen=False)
 
-    assert "T" == state_of(pid)
+    assert "T" == find_state(pid)
 
     daemon.say(by, key="1.1", **({"number": int(signal.SIGCONT)} if by == "signal" else {}))
 
@@ -294,31 +301,33 @@ def has_settled(pid: int) -> bool:
     [child] = children_of(pid)
     [pending] = re.findall("ShdPnd:\t(.*)", Path(f"/proc/{pid}/status").read_text())
     is_pending = int(pending, 16) >> (signal.SIGCHLD - 1) & 1
-    return not is_pending and state_of(child) == "S" == state_of(pid)
+    return not is_pending and find_state(child) == "S" == find_state(pid)
 
 
-def test_what_stops_because_its_child_stopped_runs_again(root: RootSide) -> None:
-    daemon = root.connect()
-    ready, go = root.directory / "ready", root.directory / "go"
+@by_either_means
+def test_what_stops_because_its_child_stopped_runs_again(shared: RootSide) -> None:
+    daemon = shared.connect()
+    ready, go = shared.directory / "ready", shared.directory / "go"
     text = f"touch {ready}; while [ ! -e {go} ]; do sleep 0.01; done"
     pid = daemon.run("1.1", "script", "-qec", text, "/dev/null")["pid"]
-    wait_until(ready.exists)
+    until(ready.exists)
     for _ in range(2):
         hold(daemon)
         daemon.say("thaw", key="1.1")
         daemon.await_state("1.1", "running", frozen=False)
-    wait_until(lambda: has_settled(pid))
+    until(lambda: has_settled(pid))
     go.touch()
 
     assert 0 == daemon.await_state("1.1", "ended")["exit"]["code"]
 
 
-def test_a_shell_with_job_control_does_not_notice(root: RootSide) -> None:
-    daemon = root.connect()
-    path, go = root.directory / "ready", root.directory / "go"
+@by_either_means
+def test_a_shell_with_job_control_does_not_notice(shared: RootSide) -> None:
+    daemon = shared.connect()
+    path, go = shared.directory / "ready", shared.directory / "go"
     text = f"set -m; sh -c 'touch {path}; while [ ! -e {go} ]; do sleep 0.01; done; exit 3'"
     daemon.run("1.1", "bash", "-c", text)
-    wait_until(path.exists)
+    until(path.exists)
     for _ in range(3):
         hold(daemon)
         daemon.say("thaw", key="1.1")
@@ -328,6 +337,7 @@ def test_a_shell_with_job_control_does_not_notice(root: RootSide) -> None:
     assert 3 == daemon.await_state("1.1", "ended")["exit"]["code"]
 
 
+@by_either_means
 def test_a_job_that_stops_or_kills_its_parent_loses_nothing(
     means: str, make_root: Callable[..., RootSide]
 ) -> None:
@@ -336,6 +346,6 @@ def test_a_job_that_stops_or_kills_its_parent_loses_nothing(
     begun = root.directory / "begun"
     text = f"touch {begun}; kill -STOP $PPID; sleep 0.1; kill -KILL $PPID; exit 9"
     daemon.start("1.1", "sh", "-c", text)
-    wait_until(begun.exists)
+    until(begun.exists)
 
     assert 9 == root.outcome("1.1")["exit"]["code"]

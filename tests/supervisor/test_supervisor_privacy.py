@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from root_side import Daemon, RootSide, state_of, wait_until
+from harness import find_state, until
+from root_side import Daemon, RootSide, over_both_launchers
 
 from iodaemon.supervisor.launcher import _has_expired
 
@@ -69,8 +70,8 @@ def owner():
 class Service:
     """A root side as the service has it, whose jobs run Python."""
 
-    def __init__(self, root: RootSide, outputs: Path) -> None:
-        self.root, self.outputs = root, outputs
+    def __init__(self, root: RootSide) -> None:
+        self.root, self.outputs = root, Path(str(root.config.outputs))
         self.daemon: Daemon = root.connect()
 
     def start(self, key: str, code: str, uid: int) -> None:
@@ -88,7 +89,7 @@ class Service:
     def first_word(self, key: str) -> str:
         """The first one that it prints, which lasts."""
         path = self.outputs / key
-        return str(wait_until(lambda: path.exists() and path.read_text().split())[0])
+        return str(until(lambda: path.exists() and path.read_text().split())[0])
 
     def wait(self) -> str:
         """The end of a job that shows what it has done so far, and goes on at the gate."""
@@ -98,13 +99,23 @@ class Service:
         )
 
 
-@pytest.fixture
-def service(make_root: Callable[..., RootSide]) -> Iterator[Service]:
+@pytest.fixture(scope="module", params=["compiled", "python"])
+def lasting(request: pytest.FixtureRequest) -> Iterator[RootSide]:
     outputs = Path("/dev/shm") / f"iod-test-private-{os.getpid()}"
-    shutil.rmtree(outputs, ignore_errors=True)
-    root = make_root("processes", min_uid=1, outputs=str(outputs), is_service=True)
-    yield Service(root, outputs)
+    root = RootSide("processes", request.param, min_uid=1, outputs=str(outputs), is_service=True)
+    root.begin()
+    yield root
+    root.end()
     shutil.rmtree(outputs)
+
+
+@pytest.fixture
+def service(lasting: RootSide) -> Iterator[Service]:
+    service = Service(lasting)
+    yield service
+    lasting.clear()
+    for path in service.outputs.iterdir():
+        path.unlink()
 
 
 # -- memory, and the audit -----------------------------------------------------------------------
@@ -134,9 +145,9 @@ def test_the_memory_of_a_child_before_its_exec_is_not_its_users(service: Service
         service.root.faults.chmod(0o777)  # the child is the user already
         service.root.arm("child.prepared", signal.SIGSTOP)
         service.daemon.start("1.1", "true", uid=NOBODY)
-        wait_until(lambda: service.root.has_fired("child.prepared"))
+        until(lambda: service.root.has_fired("child.prepared"))
         mark = os.fsencode(service.root.faults)
-        pids = wait_until(lambda: _find_stopped(mark))
+        pids = until(lambda: _find_stopped(mark))
         told = [
             as_nobody(f"cat /proc/{pid}/environ /proc/{pid}/maps; ls /proc/{pid}/fd/0")
             for pid in pids
@@ -161,7 +172,7 @@ def _find_stopped(mark: bytes) -> list[int]:
 
 def _is_stopped(pid: int, mark: bytes) -> bool:
     try:
-        return mark in Path(f"/proc/{pid}/environ").read_bytes() and state_of(pid) == "T"
+        return mark in Path(f"/proc/{pid}/environ").read_bytes() and find_state(pid) == "T"
     except (OSError, ValueError):
         return False
 
@@ -277,6 +288,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the number of a system call")
+@over_both_launchers
 @pytest.mark.parametrize(
     ("number", "state"),
     [
@@ -290,8 +302,6 @@ def test_a_job_that_would_keep_the_supervisors_keyring_is_not_run(
     number: int, state: str, make_root: Callable[..., RootSide]
 ) -> None:
     """No such call, and a filter, leave none to keep."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
     words = [sys.executable, "-ISc", WITHOUT_KEYS, str(number)]
     daemon = make_root("processes", *words, min_uid=1).connect()
     daemon.start("1.1", "true", uid=NOBODY)
@@ -338,6 +348,7 @@ def test_an_account_has_expired_by_its_date_alone(
     assert expected == _has_expired("ann")
 
 
+@over_both_launchers
 def test_jobs_of_an_account_that_has_expired_wait_for_a_later_try(
     make_root: Callable[..., RootSide], tmp_path: Path
 ) -> None:

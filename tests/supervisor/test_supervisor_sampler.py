@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from root_side import Daemon, RootSide, is_alive, wait_until
+from harness import until
+from root_side import Daemon, RootSide, is_alive
 
 from iodaemon.supervisor.syscalls import peer_of
 
@@ -123,24 +124,24 @@ def test_it_is_the_daemons_user_who_may_only_read_what_is_others(
         line.close()
 
 
-def test_another_one_takes_its_place(root: RootSide, ear: Ear) -> None:
-    daemon = root.connect()
+def test_another_one_takes_its_place(shared: RootSide, ear: Ear) -> None:
+    daemon = shared.connect()
     first, before = begin(daemon, ear)
     second, after = begin(daemon, ear)
 
-    wait_until(lambda: not is_alive(before))
-    wait_until(lambda: not Path(f"/proc/{before}").exists(), "its parent to wait for it")
+    until(lambda: not is_alive(before))
+    until(lambda: not Path(f"/proc/{before}").exists(), "its parent to wait for it")
     assert b"" == first.recv(1)
     assert is_alive(after)
     first.close()
     second.close()
 
 
-def test_it_ends_with_its_line_and_is_waited_for(root: RootSide, ear: Ear) -> None:
-    line, pid = begin(root.connect(), ear)
+def test_it_ends_with_its_line_and_is_waited_for(shared: RootSide, ear: Ear) -> None:
+    line, pid = begin(shared.connect(), ear)
     line.close()
 
-    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 def test_it_ends_with_the_supervisor_and_the_next_one_starts_another(
@@ -148,7 +149,7 @@ def test_it_ends_with_the_supervisor_and_the_next_one_starts_another(
 ) -> None:
     line, pid = begin(root.connect(), ear)
     root.kill("iod-supervisor")
-    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    until(lambda: not Path(f"/proc/{pid}").exists())
     again, after = begin(root.connect(), ear)
 
     assert is_alive(after)
@@ -157,9 +158,9 @@ def test_it_ends_with_the_supervisor_and_the_next_one_starts_another(
 
 
 def test_it_goes_on_while_the_supervisor_becomes_the_installed_program(
-    root: RootSide, ear: Ear
+    shared: RootSide, ear: Ear
 ) -> None:
-    daemon = root.connect()
+    daemon = shared.connect()
     line, pid = begin(daemon, ear)
     daemon.say("reexec")
     daemon.await_end()
@@ -170,12 +171,13 @@ def test_it_goes_on_while_the_supervisor_becomes_the_installed_program(
     line.close()
 
 
-@pytest.mark.parametrize("address", ["", "x", "0", "00", "0101", 5, None, ["00"]])
-def test_what_is_no_address_starts_nothing(root: RootSide, address: object) -> None:
-    daemon = root.connect()
-    daemon.say("sampler", address=address)
+def test_what_is_no_address_starts_nothing(shared: RootSide) -> None:
+    daemon = shared.connect()
+    addresses = ["", "x", "0", "00", "0101", 5, None, ["00"]]
+    for address in addresses:
+        daemon.say("sampler", address=address)
     daemon.run("1.1", "true")
     daemon.await_state("1.1", "ended")
 
     refused = [message for message in daemon.reports if "error" in message]
-    assert ["sampler"] == [message["wish"] for message in refused]
+    assert ["sampler"] * len(addresses) == [message["wish"] for message in refused]

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from root_side import CAN_FREEZE, UNIFIED, RootSide, is_alive, remove_cgroup, state_of, wait_until
+from harness import find_state, until
+from root_side import CAN_FREEZE, UNIFIED, RootSide, by_either_means, is_alive, remove_cgroup
 
 from iodaemon.supervisor.anchor import thaw_all
 from iodaemon.supervisor.systemd import SCOPE, SLICE, find_unit, is_delegated
@@ -108,7 +109,7 @@ def test_who_stops_the_scope_is_told_apart_and_the_next_job_gets_another(
 
     assert (15, True) == (ended["exit"]["signal"], ended["from_outside"])
 
-    wait_until(lambda: remove_cgroup(PLACE))
+    until(lambda: remove_cgroup(PLACE))
     daemon.start("4.1", "sleep", "1000")
     daemon.await_end()
     daemon = service.connect()
@@ -134,10 +135,7 @@ def test_a_root_side_that_is_begun_elsewhere_finds_the_jobs_of_the_last_one(
     root.cgroup = place
     daemon = root.connect()
     pid = daemon.run("1.1", *root.gate.wait_and("exit 7"))["pid"]
-    root.kill("iod-anchor")
-    root.process.wait()
-    os.kill(daemon.hello["pid"], signal.SIGKILL)
-    wait_until(lambda: not is_alive(daemon.hello["pid"]))
+    root.kill_both()
     root.begin(*enter, str(place / "second.scope"))
     daemon = root.connect()
     daemon.sync(**{"1_1": "run"})
@@ -148,13 +146,6 @@ def test_a_root_side_that_is_begun_elsewhere_finds_the_jobs_of_the_last_one(
     root.gate.open()
     daemon.await_state("1.1", "lost", "ended")
     root.end()
-
-
-def test_without_a_scope_nothing_is_from_outside(root: RootSide) -> None:
-    daemon = root.connect()
-    daemon.run("1.1", "sh", "-c", "kill -TERM $$")
-
-    assert not daemon.await_state("1.1", "ended")["from_outside"]
 
 
 class Ear:
@@ -179,11 +170,11 @@ def ear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ear:
 
 
 def test_systemd_is_told_and_its_next_anchor_waits_until_nothing_runs(
-    means: str, ear: Ear, make_root: Callable[..., RootSide]
+    ear: Ear, make_root: Callable[..., RootSide]
 ) -> None:
-    root = make_root(means, is_service=True)
+    root = make_root("cgroup", is_service=True)
     daemon = root.connect()
-    wait_until(lambda: ear.said)
+    until(lambda: ear.said)
 
     assert f"READY=1\nSTATUS=suspends by {daemon.hello['detail']}" == ear.said[0]
 
@@ -193,7 +184,7 @@ def test_systemd_is_told_and_its_next_anchor_waits_until_nothing_runs(
     daemon.await_message(lambda m: m.get("protected") is False)
     supervisor = daemon.hello["pid"]
     root.begin()
-    wait_until(lambda: len(ear.said) == 2)
+    until(lambda: len(ear.said) == 2)
 
     assert is_alive(supervisor)
 
@@ -201,7 +192,7 @@ def test_systemd_is_told_and_its_next_anchor_waits_until_nothing_runs(
 
     assert 5 == daemon.await_state("1.1", "ended")["exit"]["code"]
 
-    wait_until(lambda: not is_alive(supervisor))
+    until(lambda: not is_alive(supervisor))
     daemon = root.connect()
     daemon.sync(**{"1_1": "run"})
 
@@ -209,19 +200,17 @@ def test_systemd_is_told_and_its_next_anchor_waits_until_nothing_runs(
     assert daemon.hello["protected"]
 
 
+@by_either_means
 def test_all_are_let_go_where_neither_anchor_nor_supervisor_is_left(root: RootSide) -> None:
     daemon = root.connect()
     pids = [daemon.run(f"{number}.1", "sleep", "1000")["pid"] for number in range(3)]
     for key in ("0.1", "1.1"):
         daemon.say("freeze", key=key)
         daemon.await_state(key, "running", frozen=True)
-    root.kill("iod-anchor")
-    root.process.wait()
-    os.kill(daemon.hello["pid"], signal.SIGKILL)
-    wait_until(lambda: not is_alive(daemon.hello["pid"]))
+    root.kill_both()
 
     assert 2 == thaw_all(root.config)
-    wait_until(lambda: {"S"} == {state_of(pid) for pid in pids})
+    until(lambda: {"S"} == {find_state(pid) for pid in pids})
     assert 0 == thaw_all(root.config)
 
     for pid in pids:

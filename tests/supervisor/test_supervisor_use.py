@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 
 import pytest
-from root_side import RootSide
+from harness import until
+from root_side import Daemon, RootSide, by_either_means
 
 pytestmark = pytest.mark.node
 MIB = 1 << 20
@@ -43,8 +42,18 @@ def run(root: RootSide, disk: str, text: str) -> dict[str, object]:
     return daemon.await_state("1.1", "ended")
 
 
+def await_written(daemon: Daemon, bytes_: int) -> None:
+    """Wait until so much is told with a beat of what was waited for."""
+
+    def is_told() -> bool:
+        return daemon.beat()["use"].get("1.1", {"written_bytes": 0})["written_bytes"] >= bytes_
+
+    until(is_told, "a beat with all that orphans wrote")
+
+
+@by_either_means
 def test_short_lived_and_double_forked_children_are_counted_whole(
-    root: RootSide, disk: str
+    shared: RootSide, disk: str
 ) -> None:
     text = """
 for number in range(10):
@@ -53,7 +62,7 @@ for number in range(10):
     os.waitpid(child(f"orphan-{number}", 1, grandchild=True), 0)
 write("own", 5)
 """
-    ended = run(root, disk, text)
+    ended = run(shared, disk, text)
     use = ended["use"]
 
     assert (0, True) == (ended["exit"]["code"], ended["whole"])
@@ -62,8 +71,9 @@ write("own", 5)
     assert use["cpu_us"] > 0
 
 
+@by_either_means
 def test_what_is_deleted_before_it_reaches_the_disk_is_told_beside_what_was_written(
-    root: RootSide, disk: str
+    shared: RootSide, disk: str
 ) -> None:
     """An orphan writes, the first process deletes: each is taken in by itself."""
     text = """
@@ -73,7 +83,7 @@ os.close(write_end)
 os.read(read, 1)
 os.unlink(os.path.join(sys.argv[1], "big"))
 """
-    ended = run(root, disk, text)
+    ended = run(shared, disk, text)
     use = ended["use"]
 
     assert (0, True) == (ended["exit"]["code"], ended["whole"])
@@ -81,12 +91,12 @@ os.unlink(os.path.join(sys.argv[1], "big"))
     assert 32 * MIB <= use["cancelled_bytes"] <= 65 * MIB  # the disk may have had a part
 
 
-def test_what_moves_without_a_disk_is_counted_to_the_byte(root: RootSide) -> None:
+def test_what_moves_without_a_disk_is_counted_to_the_byte(shared: RootSide) -> None:
     """Two jobs of one length that differ in what they write, and read again from the cache."""
-    daemon = root.connect()
+    daemon = shared.connect()
     moved = []
     for mib in (0, 3):
-        path, key = f"{root.directory}/file-{mib}", f"{mib}.1"
+        path, key = f"{shared.directory}/file-{mib}", f"{mib}.1"
         text = f"open({path!r}, 'wb', 0).write(bytes({mib} << 20)); open({path!r}, 'rb', 0).read()"
         daemon.start(key, sys.executable, "-I", "-S", "-c", text)
         use = daemon.await_state(key, "ended")["use"]
@@ -96,20 +106,8 @@ def test_what_moves_without_a_disk_is_counted_to_the_byte(root: RootSide) -> Non
     assert 6 * MIB == moved[1] - moved[0]
 
 
-def test_bytes_of_orphans_are_told_with_the_beat_while_the_job_runs(
-    root: RootSide, disk: str
-) -> None:
-    daemon = root.connect()
-    text = WRITE + "os.waitpid(child('a', 3, grandchild=True), 0)\nsignal.pause()"
-    daemon.start("1.1", sys.executable, "-S", "-c", text, disk)
-    while not (use := daemon.beat()["use"].get("1.1")) or use["written_bytes"] < 3 * MIB:
-        pass
-    daemon.say("kill", key="1.1")
-
-    assert daemon.await_state("1.1", "ended")["use"]["written_bytes"] >= 3 * MIB
-
-
-def test_children_that_the_kernel_reaps_make_a_total_at_least(root: RootSide, disk: str) -> None:
+@by_either_means
+def test_children_that_the_kernel_reaps_make_a_total_at_least(shared: RootSide, disk: str) -> None:
     text = """
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 write("own", 1)
@@ -121,13 +119,13 @@ while True:
     except ChildProcessError:
         break
 """
-    ended = run(root, disk, text)
+    ended = run(shared, disk, text)
 
     assert (0, False) == (ended["exit"]["code"], ended["whole"])
     assert MIB <= ended["use"]["written_bytes"] <= 9 * MIB + MIB
 
 
-def test_also_where_no_signal_is_ignored(make_root: Callable[..., RootSide], disk: str) -> None:
+def test_also_where_no_signal_is_ignored(shared: RootSide, disk: str) -> None:
     """SA_NOCLDWAIT cannot be seen; CPU time that nobody accounts for can."""
     text = """
 class Action(ctypes.Structure):
@@ -144,11 +142,12 @@ while True:
     except ChildProcessError:
         break
 """
-    ended = run(make_root("cgroup"), disk, text)
+    ended = run(shared, disk, text)
 
     assert (0, False) == (ended["exit"]["code"], ended["whole"])
 
 
+@by_either_means
 def test_a_flood_of_orphans_fills_no_ledger_and_is_counted_whole(root: RootSide, disk: str) -> None:
     """Under two supervisors, so by two or three writers."""
     daemon = root.connect()
@@ -166,8 +165,7 @@ flood("b")
 """
     )
     daemon.start("1.1", sys.executable, "-S", "-c", text, disk)
-    while not (use := daemon.beat()["use"].get("1.1")) or use["written_bytes"] < 500 * 4096:
-        time.sleep(0.02)
+    await_written(daemon, 500 * 4096)
     root.kill("iod-supervisor")
     go.touch()
     ended = root.outcome("1.1")
@@ -178,7 +176,10 @@ flood("b")
     assert found.st_size > 64_000 > 2 * 512 * found.st_blocks - 10_000
 
 
-def test_bytes_survive_the_supervisor(root: RootSide, disk: str) -> None:
+@by_either_means
+def test_bytes_of_orphans_are_told_with_the_beat_and_survive_the_supervisor(
+    root: RootSide, disk: str
+) -> None:
     daemon = root.connect()
     go = root.directory / "go"
     text = (
@@ -192,8 +193,7 @@ write("c", 1)
 """
     )
     daemon.start("1.1", sys.executable, "-S", "-c", text, disk)
-    while not (use := daemon.beat()["use"].get("1.1")) or use["written_bytes"] < 3 * MIB:
-        pass
+    await_written(daemon, 3 * MIB)
     root.kill("iod-supervisor")
     go.touch()
     ended = root.outcome("1.1")
