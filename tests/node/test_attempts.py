@@ -1,20 +1,17 @@
 """What is decided about one attempt of a job, or told of it, never reaches the next one."""
 
 import asyncio
-import contextlib
 import os
 import subprocess
 
 import pytest
 from builders import job, platform
-from harness import PATIENCE_S
 from sampling import Samplers
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Kill, Start, Stop, Suspend
 from iodaemon.core.job import JobState
 from iodaemon.daemon.timeline import WallTimeline
-from iodaemon.errors import NoDaemon
 from iodaemon.node.linux import LinuxNode
 from iodaemon.supervisor.anchor import Config
 from iodaemon.supervisor.protocol import decode
@@ -222,19 +219,3 @@ def test_a_job_that_was_started_by_this_daemon_has_used_nothing_before(tmp_path,
     posted, _ = with_node(tmp_path, play)
 
     assert [0] == [e.sample.jobs[1].read_bytes for e in posted if isinstance(e, ev.SampleTaken)]
-
-
-@pytest.mark.node
-@pytest.mark.parametrize("point", ["node.prepared", "journal.stored"])
-def test_a_daemon_that_dies_before_a_start_is_written_down_can_begin_again(make_server, point):
-    """What was prepared never runs; the job was not acknowledged."""
-    server = make_server(has_faults=True).start()
-    server.arm(point)
-    server.client.reconnect_s = 0.0  # nobody starts it again while the client would wait for that
-    with contextlib.suppress(NoDaemon):
-        server.script("echo ran >> ledger")
-    server.process.wait(PATIENCE_S)
-    server.restart()
-
-    assert [("FAILED", 3)] == server.outcome(server.script("exit 3"))
-    assert len(server.lines()) <= 1

@@ -102,31 +102,6 @@ def test_what_ends_while_a_supervisor_begins_is_told_whole(
     assert ended["use"]["cpu_us"] > 0
 
 
-def test_after_the_death_of_both_a_job_is_found_and_its_exit_is_true_or_lost(
-    make_root: Callable[..., RootSide],
-) -> None:
-    root = make_root("cgroup")
-    daemon = root.connect()
-    daemon.run("1.1", *root.gate.wait_and("exit 1"))
-    before = daemon.hello["ledger"]
-    root.kill_both()
-    root.begin()
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run", "2_1": "run"})
-
-    assert before == daemon.hello["ledger"]
-    assert ("running", "absent") == (daemon.states["1.1"]["state"], daemon.states["2.1"]["state"])
-
-    root.gate.open()
-    report = daemon.await_state("1.1", "lost", "ended")  # the zombie may be there for a while
-    told = report.get("exit")
-
-    assert (False, told if report["state"] == "lost" else {"code": 1, "signal": None}) == (
-        report["whole"],
-        told,
-    )
-
-
 @pytest.mark.parametrize(("loss", "means"), [("removed", "cgroup"), ("damaged", "processes")])
 def test_a_job_runs_on_without_its_record(
     loss: str, means: str, make_root: Callable[..., RootSide]
@@ -270,13 +245,18 @@ def test_without_an_anchor_it_makes_room_for_one_once_nothing_runs(root: RootSid
     assert 1 == daemon.states["1.1"]["exit"]["code"]
 
 
-@by_either_means
-def test_it_becomes_the_installed_program_in_place(root: RootSide) -> None:
+@pytest.mark.parametrize(
+    ("means", "by"), [("cgroup", "the wish"), ("cgroup", "SIGHUP"), ("processes", "the wish")]
+)
+def test_it_becomes_the_installed_program_in_place(root: RootSide, by: str) -> None:
     daemon = root.connect()
     pid = daemon.run("1.1", *root.gate.wait_and("exit 11"))["pid"]
     anchor = root.process.pid
     hello = daemon.hello
-    daemon.say("reexec")
+    if by == "SIGHUP":
+        root.process.send_signal(signal.SIGHUP)
+    else:
+        daemon.say("reexec")
     daemon.await_end()
     daemon = root.connect()
 
@@ -291,21 +271,6 @@ def test_it_becomes_the_installed_program_in_place(root: RootSide) -> None:
 
     assert 11 == daemon.await_state("1.1", "ended")["exit"]["code"]
     assert 12 == daemon.await_state("2.1", "ended")["exit"]["code"]
-
-
-def test_a_hangup_of_the_anchor_is_an_upgrade(root: RootSide) -> None:
-    daemon = root.connect()
-    pid = daemon.run("1.1", *root.gate.wait_and("exit 11"))["pid"]
-    before = (root.process.pid, daemon.hello["pid"])
-    root.process.send_signal(signal.SIGHUP)
-    daemon.await_end()
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run"})
-    daemon.await_state("1.1", "running", pid=pid)
-    root.gate.open()
-
-    assert before == (root.role("iod-anchor"), daemon.hello["pid"])
-    assert 11 == daemon.await_state("1.1", "ended")["exit"]["code"]
 
 
 def test_a_program_that_is_not_there_is_not_become_and_nothing_leaks(

@@ -57,6 +57,7 @@ def let_others_run() -> None:
 def test_a_job_stands_still_and_runs_on_and_is_killed_while_it_stands_still(
     shared: RootSide,
 ) -> None:
+    """Wishes are states, and may be repeated."""
     daemon = shared.connect()
     path = start_counting(shared, daemon)
     for _ in range(2):
@@ -69,24 +70,16 @@ def test_a_job_stands_still_and_runs_on_and_is_killed_while_it_stands_still(
         daemon.say("thaw", key="1.1")
         daemon.await_state("1.1", "running", frozen=False)
         await_progress(path)
-    hold(daemon)
-    daemon.say("kill", key="1.1")
-
-    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
-
-
-@by_either_means
-def test_wishes_are_states_and_may_be_repeated(shared: RootSide) -> None:
-    daemon = shared.connect()
-    path = start_counting(shared, daemon)
-    for wish in ("freeze", "freeze", "thaw", "thaw", "freeze", "thaw"):
+    for wish in ("freeze", "freeze", "thaw", "thaw", "freeze", "thaw", "freeze"):
         daemon.say(wish, key="1.1")
-    hold(daemon)
-    daemon.say("thaw", key="1.1")
-    await_progress(path)
+    daemon.await_state("1.1", "running", frozen=True)
     daemon.say("freeze", key="7.7")
 
     assert "absent" == daemon.await_state("7.7", "absent")["state"]
+
+    daemon.say("kill", key="1.1")
+
+    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
 
 
 @pytest.fixture
@@ -170,6 +163,36 @@ def test_a_tree_of_many_generations_is_killed(shared: RootSide) -> None:
     daemon.say("kill", key="1.1")
 
     assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
+
+
+CHAIN = """
+import os, sys
+while not os.path.exists(sys.argv[1]):
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    with open(sys.argv[2], "a") as file:
+        file.write("x")
+"""
+
+
+@pytest.mark.parametrize("means", ["processes"])
+def test_a_chain_that_forks_on_and_leaves_its_session_is_caught(shared: RootSide) -> None:
+    daemon = shared.connect()
+    end, links = shared.directory / "end", shared.directory / "links"
+    daemon.run("1.1", sys.executable, "-S", "-c", CHAIN, str(end), str(links))
+    until(links.exists)
+    hold(daemon)
+    before = links.stat().st_size
+    let_others_run()
+
+    assert before == links.stat().st_size
+
+    daemon.say("thaw", key="1.1")
+    until(lambda: links.stat().st_size > before, "a chain that goes on")
+    end.touch()
+
+    assert 0 == daemon.await_state("1.1", "ended")["exit"]["code"]
 
 
 @by_either_means
@@ -305,33 +328,21 @@ def has_settled(pid: int) -> bool:
 
 
 @by_either_means
-def test_what_stops_because_its_child_stopped_runs_again(shared: RootSide) -> None:
+@pytest.mark.parametrize("words", [["script", "-qec"], ["bash", "-c"]], ids=lambda words: words[0])
+def test_who_stops_when_a_child_stops_does_not_notice(words: list[str], shared: RootSide) -> None:
+    """As script(1), and a shell with job control."""
     daemon = shared.connect()
     ready, go = shared.directory / "ready", shared.directory / "go"
-    text = f"touch {ready}; while [ ! -e {go} ]; do sleep 0.01; done"
-    pid = daemon.run("1.1", "script", "-qec", text, "/dev/null")["pid"]
+    text = f"touch {ready}; while [ ! -e {go} ]; do sleep 0.01; done; exit 3"
+    text = f"set -m; sh -c '{text}'" if words[0] == "bash" else text
+    pid = daemon.run("1.1", *words, text, *(["/dev/null"] if words[0] == "script" else []))["pid"]
     until(ready.exists)
     for _ in range(2):
         hold(daemon)
         daemon.say("thaw", key="1.1")
         daemon.await_state("1.1", "running", frozen=False)
-    until(lambda: has_settled(pid))
-    go.touch()
-
-    assert 0 == daemon.await_state("1.1", "ended")["exit"]["code"]
-
-
-@by_either_means
-def test_a_shell_with_job_control_does_not_notice(shared: RootSide) -> None:
-    daemon = shared.connect()
-    path, go = shared.directory / "ready", shared.directory / "go"
-    text = f"set -m; sh -c 'touch {path}; while [ ! -e {go} ]; do sleep 0.01; done; exit 3'"
-    daemon.run("1.1", "bash", "-c", text)
-    until(path.exists)
-    for _ in range(3):
-        hold(daemon)
-        daemon.say("thaw", key="1.1")
-        daemon.await_state("1.1", "running", frozen=False)
+    if words[0] == "script":
+        until(lambda: has_settled(pid))
     go.touch()
 
     assert 3 == daemon.await_state("1.1", "ended")["exit"]["code"]

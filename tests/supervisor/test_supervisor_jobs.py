@@ -148,15 +148,20 @@ def test_a_limit_holds_for_the_command_and_not_for_its_start(
 
 
 @over_both_launchers
-def test_affinity_is_taken_on(shared: RootSide) -> None:
+def test_affinity_and_the_memory_beside_it_are_taken_on(shared: RootSide) -> None:
+    """Children inherit them; memory is preferred: as Linux tells it before 5.15, and since."""
     daemon = shared.connect()
     cpu = min(os.sched_getaffinity(0))
     text = output_of(
-        shared, daemon, "1.1", "grep", "Cpus_allowed_list", "/proc/self/status", affinity=[cpu],
-        memory_nodes=[0],
+        shared, daemon, "1.1", "sh", "-c",
+        "grep Cpus_allowed_list /proc/self/status; cut -d' ' -f2 /proc/self/numa_maps 2>&1",
+        affinity=[cpu], memory_nodes=[0],
     )  # fmt: skip
+    cpus, *policies = [line.partition("\t")[2] or line for line in text.splitlines()]
 
-    assert str(cpu) == text.split()[1]
+    assert str(cpu) == cpus
+    if os.path.exists("/proc/self/numa_maps"):
+        assert ("prefer:0" in policies) or ("prefer" in policies), policies
 
     daemon.start("2.1", "true", affinity=[8000])
 

@@ -101,9 +101,18 @@ def test_what_is_no_wish_is_answered_in_one_line_and_hurts_nobody(shared: RootSi
         answer = daemon.read()
 
         assert "error" in answer, line[:80]
+    rng = random.Random(7)
+    words = ["prepare", "run", "freeze", "thaw", "signal", "forget", "sync", "scratch", "hello"]
+    values = [None, 1, -1, 1e300, "1.2", "3.1", [], {}, [["1.1", "run"]], True, "x" * 300]
+    for _ in range(300):
+        fields = {name: rng.choice(values) for name in ("key", "number", "keys", "launch", "do")}
+        daemon.say(rng.choice(words), **{**fields, "protocol": 1})
+        daemon.line.sendall(rng.randbytes(40).replace(b"\n", b" ") + b"\n")
     daemon.sync(**{"1_1": "run"})
+    daemon.await_state("1.1", "running")
+    daemon.run("9.1", "true")
 
-    assert "running" == daemon.states["1.1"]["state"]
+    assert 0 == daemon.await_state("9.1", "ended")["exit"]["code"]
 
 
 def test_a_line_that_is_too_long_ends_the_connection(shared: RootSide) -> None:
@@ -117,23 +126,6 @@ def test_a_line_that_is_too_long_ends_the_connection(shared: RootSide) -> None:
     daemon.sync(**{"1_1": "run", "2_1": "run"})
 
     assert ("running", "absent") == tuple(daemon.states[key]["state"] for key in ("1.1", "2.1"))
-
-
-def test_random_bytes_hurt_nobody(shared: RootSide) -> None:
-    daemon = shared.connect()
-    daemon.run("1.1", "sleep", "1000")
-    rng = random.Random(7)
-    words = ["prepare", "run", "freeze", "thaw", "signal", "forget", "sync", "scratch", "hello"]
-    values = [None, 1, -1, 1e300, "1.2", "3.1", [], {}, [["1.1", "run"]], True, "x" * 300]
-    for _ in range(300):
-        fields = {name: rng.choice(values) for name in ("key", "number", "keys", "launch", "do")}
-        daemon.say(rng.choice(words), **{**fields, "protocol": 1})
-        daemon.line.sendall(rng.randbytes(40).replace(b"\n", b" ") + b"\n")
-    daemon.sync(**{"1_1": "run"})
-    daemon.await_state("1.1", "running")
-    daemon.run("9.1", "true")
-
-    assert 0 == daemon.await_state("9.1", "ended")["exit"]["code"]
 
 
 def test_a_daemon_of_another_protocol_is_told_so_and_can_only_have_it_replaced(

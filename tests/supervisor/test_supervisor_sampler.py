@@ -124,51 +124,38 @@ def test_it_is_the_daemons_user_who_may_only_read_what_is_others(
         line.close()
 
 
-def test_another_one_takes_its_place(shared: RootSide, ear: Ear) -> None:
-    daemon = shared.connect()
-    first, before = begin(daemon, ear)
-    second, after = begin(daemon, ear)
-
-    until(lambda: not is_alive(before))
-    until(lambda: not Path(f"/proc/{before}").exists(), "its parent to wait for it")
-    assert b"" == first.recv(1)
-    assert is_alive(after)
-    first.close()
-    second.close()
+def is_gone(pid: int) -> bool:
+    """Whether it has ended, and its parent has waited for it."""
+    return not Path(f"/proc/{pid}").exists()
 
 
-def test_it_ends_with_its_line_and_is_waited_for(shared: RootSide, ear: Ear) -> None:
-    line, pid = begin(shared.connect(), ear)
-    line.close()
-
-    until(lambda: not Path(f"/proc/{pid}").exists())
-
-
-def test_it_ends_with_the_supervisor_and_the_next_one_starts_another(
+def test_it_lasts_as_long_as_its_line_its_supervisor_and_no_other_one(
     root: RootSide, ear: Ear
 ) -> None:
-    line, pid = begin(root.connect(), ear)
-    root.kill("iod-supervisor")
-    until(lambda: not Path(f"/proc/{pid}").exists())
-    again, after = begin(root.connect(), ear)
+    daemon = root.connect()
+    lines, pids = zip(*(begin(daemon, ear) for _ in range(2)), strict=True)
+    until(lambda: is_gone(pids[0]), "an end when another one begins")
 
-    assert is_alive(after)
-    line.close()
-    again.close()
+    assert b"" == lines[0].recv(1)
 
-
-def test_it_goes_on_while_the_supervisor_becomes_the_installed_program(
-    shared: RootSide, ear: Ear
-) -> None:
-    daemon = shared.connect()
-    line, pid = begin(daemon, ear)
-    daemon.say("reexec")
+    daemon.say("reexec")  # it goes on while the supervisor becomes the installed program
     daemon.await_end()
-    line.sendall(b'{"devices": {}, "cpus": {}}\n')
+    lines[1].sendall(b'{"devices": {}, "cpus": {}}\n')
 
-    assert [] == sweep(line)
+    assert [] == sweep(lines[1])
+    assert is_alive(pids[1])
+
+    root.connect()
+    root.kill("iod-supervisor")
+    until(lambda: is_gone(pids[1]), "an end with the supervisor")
+    line, pid = begin(root.connect(), ear)
+
     assert is_alive(pid)
+
     line.close()
+    until(lambda: is_gone(pid), "an end with its line")
+    for line in lines:
+        line.close()
 
 
 def test_what_is_no_address_starts_nothing(shared: RootSide) -> None:

@@ -135,16 +135,21 @@ def test_a_root_side_that_is_begun_elsewhere_finds_the_jobs_of_the_last_one(
     root.cgroup = place
     daemon = root.connect()
     pid = daemon.run("1.1", *root.gate.wait_and("exit 7"))["pid"]
+    before = daemon.hello["ledger"]
     root.kill_both()
     root.begin(*enter, str(place / "second.scope"))
     daemon = root.connect()
-    daemon.sync(**{"1_1": "run"})
+    daemon.sync(**{"1_1": "run", "2_1": "run"})
 
-    assert "first.service" == daemon.hello["unit"]
+    assert ("first.service", before) == (daemon.hello["unit"], daemon.hello["ledger"])
     assert pid == daemon.await_state("1.1", "running")["pid"]
+    assert "absent" == daemon.states["2.1"]["state"]
 
     root.gate.open()
-    daemon.await_state("1.1", "lost", "ended")
+    ended = daemon.await_state("1.1", "lost", "ended")  # the zombie may be there for a while
+
+    assert not ended["whole"]
+    assert ended.get("exit") in (None, {"code": 7, "signal": None})
     root.end()
 
 
