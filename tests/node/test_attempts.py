@@ -2,15 +2,13 @@
 
 import asyncio
 import os
-import subprocess
 
 import pytest
-from builders import job, platform
+from builders import platform
 from sampling import Samplers
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Kill, Start, Stop, Suspend
-from iodaemon.core.job import JobState
 from iodaemon.daemon.timeline import WallTimeline
 from iodaemon.node.linux import LinuxNode
 from iodaemon.supervisor.anchor import Config
@@ -170,52 +168,3 @@ def test_a_standstill_that_nobody_here_asked_for_is_no_event(tmp_path):
     posted, _ = with_node(tmp_path, play)
 
     assert [ev.JobStarted, ev.JobSuspended, ev.JobResumed] == [type(event) for event in posted]
-
-
-USED = {"read_bytes": 7, "written_bytes": 5, "calls": 2}
-
-
-@pytest.fixture
-def holder():
-    """The number of a process without children: a job of which nothing more is read."""
-    with subprocess.Popen(["sleep", "1000"]) as process:
-        yield process.pid
-        process.kill()
-
-
-@pytest.mark.parametrize("order", ["late", "before the report"])
-def test_what_an_adopted_job_used_is_unknown_until_the_supervisor_says_it(tmp_path, holder, order):
-    """A total never falls: after a restart of the daemon neither."""
-    running = {"key": "1.1", **RUNNING, "holder": holder}
-
-    async def play(node):
-        adopting = asyncio.create_task(
-            node.adopt([job(state=JobState.RUNNING)], same_boot=True, ledger="11")
-        )
-        await settle()
-        if order != "late":
-            node._on_used({"1.1": USED})
-        node._on_message(running)
-        node._on_message({"synced": 1})
-        await adopting
-        await node._sample()
-        node._on_used({"1.1": USED})
-        await node._sample()
-
-    posted, _ = with_node(tmp_path, play)
-    samples = [event.sample.jobs[1] for event in posted if isinstance(event, ev.SampleTaken)]
-    first = None if order == "late" else 7
-
-    assert [first, 7] == [counters.read_bytes for counters in samples]
-
-
-def test_a_job_that_was_started_by_this_daemon_has_used_nothing_before(tmp_path, holder):
-    async def play(node):
-        node.perform(start(1))
-        await settle()
-        node._on_message({"key": "1.1", **RUNNING, "holder": holder})
-        await node._sample()
-
-    posted, _ = with_node(tmp_path, play)
-
-    assert [0] == [e.sample.jobs[1].read_bytes for e in posted if isinstance(e, ev.SampleTaken)]

@@ -82,51 +82,26 @@ def refusal(root: Path, sockets: Sequence[str], *, cpus: str = "0-63") -> str:
 @pytest.mark.parametrize(
     ("packages", "options", "expected"),
     [
-        pytest.param({0: singles("0-3")}, {}, {0: [(0,), (1,), (2,), (3,)]}, id="one socket"),
-        pytest.param(
-            {12: singles("0-1"), 3: singles("2-3")},
-            {},
-            {0: [(2,), (3,)], 1: [(0,), (1,)]},
-            id="numbered in the order of packages",
-        ),
-        pytest.param(
-            {0: ["0,4", "1,5"], 1: ["2,6", "3,7"]},
-            {},
-            {0: [(0, 4), (1, 5)], 1: [(2, 6), (3, 7)]},
-            id="a core is one slot with all its threads",
-        ),
-        pytest.param(
-            {0: ["0,2", "1,3"]},
-            {"slot": "thread"},
-            {0: [(0,), (1,), (2,), (3,)]},
-            id="a thread is a slot when asked for",
-        ),
-        pytest.param(
-            {0: ["0,2", "1,3"]},
-            {"cpus": "1-2"},
-            {0: [(1,), (2,)]},
-            id="a core has only its allowed threads",
-        ),
-        pytest.param(
-            {0: ["0,2", "1,3"]},
-            {"online": "0-2"},
-            {0: [(0, 2), (1,)]},
-            id="not an offline one",
-        ),
-        pytest.param({0: singles("0-1")}, {"cpus": "8"}, {}, id="no allowed CPU"),
-        pytest.param({}, {"cpus": "2-3"}, {0: [(2,), (3,)]}, id="without sysfs"),
-        pytest.param(
-            {0: ["0,2", "1,3"]},
-            {"sockets": ("1,3",)},
-            {0: [(1, 3)]},
-            id="CPUs left out",
-        ),
-        pytest.param(
-            {0: singles("0-3")},
-            {"sockets": ("2-3", "0,1")},
-            {0: [(2,), (3,)], 1: [(0,), (1,)]},
-            id="one divided into two",
-        ),
+        # one socket
+        ({0: singles("0-3")}, {}, {0: [(0,), (1,), (2,), (3,)]}),
+        # numbered in the order of packages
+        ({12: singles("0-1"), 3: singles("2-3")}, {}, {0: [(2,), (3,)], 1: [(0,), (1,)]}),
+        # a core is one slot with all its threads
+        ({0: ["0,4", "1,5"], 1: ["2,6", "3,7"]}, {}, {0: [(0, 4), (1, 5)], 1: [(2, 6), (3, 7)]}),
+        # a thread is a slot when asked for
+        ({0: ["0,2", "1,3"]}, {"slot": "thread"}, {0: [(0,), (1,), (2,), (3,)]}),
+        # a core has only its allowed threads
+        ({0: ["0,2", "1,3"]}, {"cpus": "1-2"}, {0: [(1,), (2,)]}),
+        # not an offline one
+        ({0: ["0,2", "1,3"]}, {"online": "0-2"}, {0: [(0, 2), (1,)]}),
+        # no allowed CPU
+        ({0: singles("0-1")}, {"cpus": "8"}, {}),
+        # without sysfs
+        ({}, {"cpus": "2-3"}, {0: [(2,), (3,)]}),
+        # CPUs left out
+        ({0: ["0,2", "1,3"]}, {"sockets": ("1,3",)}, {0: [(1, 3)]}),
+        # one divided into two
+        ({0: singles("0-3")}, {"sockets": ("2-3", "0,1")}, {0: [(2,), (3,)], 1: [(0,), (1,)]}),
     ],
 )
 def test_sockets_are_partitions_and_cores_are_slots(tmp_path, packages, options, expected):

@@ -106,10 +106,17 @@ def test_what_moves_without_a_disk_is_counted_to_the_byte(shared: RootSide) -> N
     assert 6 * MIB == moved[1] - moved[0]
 
 
-@by_either_means
-def test_children_that_the_kernel_reaps_make_a_total_at_least(shared: RootSide, disk: str) -> None:
-    text = """
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+IGNORED = "signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
+NOT_WAITED_FOR = """
+class Action(ctypes.Structure):
+    _fields_ = [("handler", ctypes.c_void_p), ("mask", ctypes.c_ulong * 16),
+                ("flags", ctypes.c_int), ("restorer", ctypes.c_void_p)]
+action = Action()
+action.flags = 2
+ctypes.CDLL(None).sigaction(int(signal.SIGCHLD), ctypes.byref(action), None)
+"""
+"""SA_NOCLDWAIT cannot be seen; CPU time that nobody accounts for can."""
+REAPED = """
 write("own", 1)
 for number in range(4):
     child(f"ignored-{number}", 2)
@@ -119,32 +126,20 @@ while True:
     except ChildProcessError:
         break
 """
-    ended = run(shared, disk, text)
+
+
+@pytest.mark.parametrize(
+    ("means", "text"),
+    [("cgroup", IGNORED), ("processes", IGNORED), ("cgroup", NOT_WAITED_FOR)],
+    ids=["cgroup", "processes", "no signal ignored"],
+)
+def test_children_that_the_kernel_reaps_make_a_total_at_least(
+    shared: RootSide, disk: str, text: str
+) -> None:
+    ended = run(shared, disk, f"{text}\n{REAPED}")
 
     assert (0, False) == (ended["exit"]["code"], ended["whole"])
     assert MIB <= ended["use"]["written_bytes"] <= 9 * MIB + MIB
-
-
-def test_also_where_no_signal_is_ignored(shared: RootSide, disk: str) -> None:
-    """SA_NOCLDWAIT cannot be seen; CPU time that nobody accounts for can."""
-    text = """
-class Action(ctypes.Structure):
-    _fields_ = [("handler", ctypes.c_void_p), ("mask", ctypes.c_ulong * 16),
-                ("flags", ctypes.c_int), ("restorer", ctypes.c_void_p)]
-action = Action()
-action.flags = 2
-ctypes.CDLL(None).sigaction(int(signal.SIGCHLD), ctypes.byref(action), None)
-for number in range(4):
-    child(f"ignored-{number}", 2)
-while True:
-    try:
-        os.wait()
-    except ChildProcessError:
-        break
-"""
-    ended = run(shared, disk, text)
-
-    assert (0, False) == (ended["exit"]["code"], ended["whole"])
 
 
 @by_either_means

@@ -102,34 +102,22 @@ def test_the_total_is_what_was_reaped_and_what_members_have(job):
 @pytest.mark.parametrize(
     ("readings", "expected"),
     [
-        pytest.param(
+        # a child that is reaped is counted once
+        (
             [
                 ({11: {"read": 20}, 12: {"read": 5}, 13: {"read": 2}},),
                 ({11: {"read": 25}}, Use(2)),  # one by its parent, an orphan by the supervisor
             ],
             [27, 27],
-            id="a child that is reaped is counted once",
         ),
-        pytest.param(
-            [({11: {"read": 20}},), ({},)],
-            [20, 20],
-            id="one that vanishes uncounted lowers nothing",
-        ),
-        pytest.param(
-            [({11: {"read": 20}},), ({12: {"read": 5}},), ({12: {"read": 5}}, Use(20))],
-            [20, 20, 25],
-            id="what is told late of who is gone is not doubled",
-        ),
-        pytest.param(
-            [({11: {"read": 20}},), ({}, Use(20)), ({11: {"read": 7}}, Use(20))],
-            [20, 20, 27],
-            id="a new member with the number of a gone one is counted",
-        ),
-        pytest.param(
-            [({11: {"read": 20}},), ({11: {"read": 30}}, NOTHING, [])],
-            [20, 30],
-            id="a zombie that is no longer listed still counts",
-        ),
+        # one that vanishes uncounted lowers nothing
+        ([({11: {"read": 20}},), ({},)], [20, 20]),
+        # what is told late of who is gone is not doubled
+        ([({11: {"read": 20}},), ({12: {"read": 5}},), ({12: {"read": 5}}, Use(20))], [20, 20, 25]),
+        # a new member with the number of a gone one is counted
+        ([({11: {"read": 20}},), ({}, Use(20)), ({11: {"read": 7}}, Use(20))], [20, 20, 27]),
+        # a zombie that is no longer listed still counts
+        ([({11: {"read": 20}},), ({11: {"read": 30}}, NOTHING, [])], [20, 30]),
     ],
 )
 def test_what_was_read_is_counted_once_and_falls_never(job, readings, expected):
@@ -139,28 +127,26 @@ def test_what_was_read_is_counted_once_and_falls_never(job, readings, expected):
 @pytest.mark.parametrize(
     ("readings", "expected"),
     [
-        pytest.param(
+        # wherever it was written
+        (
             [
                 ({11: {"write": 5, "cancelled": 60}}, Use(0, 70)),
                 ({}, Use(0, 75, cancelled_bytes=60)),
             ],
             [15, 15],
-            id="wherever it was written",
         ),
-        pytest.param(
-            [({11: {"write": 100}, 12: {"cancelled": 40}},)], [60], id="by another process"
-        ),
-        pytest.param(
-            [({11: {"write": 100}, 12: {"cancelled": 400}},)], [0], id="what others wrote"
-        ),
-        pytest.param(
+        # by another process
+        ([({11: {"write": 100}, 12: {"cancelled": 40}},)], [60]),
+        # what others wrote
+        ([({11: {"write": 100}, 12: {"cancelled": 400}},)], [0]),
+        # and writing after that is seen again
+        (
             [
                 ({11: {"write": 100}},),
                 ({11: {"write": 100, "cancelled": 100}},),
                 ({11: {"write": 150, "cancelled": 100}},),
             ],
             [100, 0, 50],
-            id="and writing after that is seen again",
         ),
     ],
 )

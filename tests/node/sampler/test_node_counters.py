@@ -63,29 +63,27 @@ def host(request, tmp_path):
 @pytest.mark.parametrize(
     ("groups", "expected"),
     [
-        pytest.param({}, MACHINE, id="no limit"),
-        pytest.param(
+        # no limit
+        ({}, MACHINE),
+        # above all jobs
+        (
             {"/batch": {"limit": 400 * MIB, "used": 390 * MIB, "cached": 300 * MIB}},
             (400 * MIB, 310 * MIB),
-            id="above all jobs",
         ),
-        pytest.param(
+        # the tightest of nested ones
+        (
             {
                 "/": {"limit": 500 * MIB, "used": 450 * MIB},
                 "/batch": {"limit": 400 * MIB, "used": 100 * MIB},
             },
             (400 * MIB, 50 * MIB),
-            id="the tightest of nested ones",
         ),
-        pytest.param(
-            {"/batch": {"limit": 900 * MIB}}, (900 * MIB, 800 * MIB), id="no more than there is"
-        ),
-        pytest.param({"/batch": {"limit": 1001 * MIB}}, MACHINE, id="more than the machine has"),
-        pytest.param(
-            {"/other": {"limit": 400 * MIB}, "/batch/11.1": {"limit": 100 * MIB}},
-            MACHINE,
-            id="beside the jobs, and of one",
-        ),
+        # no more than there is
+        ({"/batch": {"limit": 900 * MIB}}, (900 * MIB, 800 * MIB)),
+        # more than the machine has
+        ({"/batch": {"limit": 1001 * MIB}}, MACHINE),
+        # beside the jobs, and of one
+        ({"/other": {"limit": 400 * MIB}, "/batch/11.1": {"limit": 100 * MIB}}, MACHINE),
     ],
 )
 def test_the_memory_that_jobs_share_has_the_limits_above_them(host, groups, expected):

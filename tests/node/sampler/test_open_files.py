@@ -104,20 +104,16 @@ STANDARD = {0: DEV_MOUNT, 1: ROOT_MOUNT, 2: ROOT_MOUNT}
 @pytest.mark.parametrize(
     ("fds", "more", "expected"),
     [
-        pytest.param({**STANDARD, 3: DATA_MOUNT}, {}, ("sdb",), id="not where the output goes"),
-        pytest.param(
-            {0: DATA_MOUNT, 1: ROOT_MOUNT, 2: PIPE}, {}, ("sda", "sdb"), id="but if nothing is open"
-        ),
-        pytest.param(
-            {0: DEV_MOUNT, 1: PIPE, 2: PIPE}, {"cwd": "/data/work"}, ("sdb",), id="or the directory"
-        ),
-        pytest.param(
-            {**STANDARD, 3: DATA_MOUNT, 4: ROOT_MOUNT},
-            {"directories": {4}},
-            ("sdb",),
-            id="no folder",
-        ),
-        pytest.param({**STANDARD, 3: NFS_MOUNT}, {}, (), id="a network is no disk"),
+        # not where the output goes
+        ({**STANDARD, 3: DATA_MOUNT}, {}, ("sdb",)),
+        # but if nothing is open
+        ({0: DATA_MOUNT, 1: ROOT_MOUNT, 2: PIPE}, {}, ("sda", "sdb")),
+        # or the directory
+        ({0: DEV_MOUNT, 1: PIPE, 2: PIPE}, {"cwd": "/data/work"}, ("sdb",)),
+        # no folder
+        ({**STANDARD, 3: DATA_MOUNT, 4: ROOT_MOUNT}, {"directories": {4}}, ("sdb",)),
+        # a network is no disk
+        ({**STANDARD, 3: NFS_MOUNT}, {}, ()),
     ],
 )
 def test_a_process_is_on_the_disks_of_its_open_files(tree, fds, more, expected):
