@@ -71,16 +71,6 @@ def test_a_waiting_job_that_is_cancelled_never_runs(plain):
     assert plain.lines() == ["done runs", "start runs"]
 
 
-def test_one_that_ignores_the_request_is_killed_before_it_runs_again(plain):
-    text = "trap '' TERM; echo begin >> ledger; while :; do sleep 0.02; done"
-    job = plain.script(text)
-    until(lambda: plain.lines() == ["begin"], "its begin")
-    plain.says("requeue", "--grace", "0.1", str(job))
-
-    until(lambda: plain.lines() == ["begin"] * 2, "the second begin")
-    assert plain.states(job) == ["RUNNING"]
-
-
 # -- output --------------------------------------------------------------------------------------
 
 

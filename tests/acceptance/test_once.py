@@ -52,6 +52,19 @@ def test_a_job_that_began_and_ended_unseen_has_its_own_times(plain):
     assert plain.lines() == ["it"]
 
 
+def test_a_start_that_dies_with_both_happens_once(plain):
+    plain.stop_processes(plain.supervisor_pid())  # it never hears of the start
+    job = plain.gated("it", code=3)
+    plain.await_durable(job, "STARTING")
+    plain.kill_both()
+    plain.start()
+    plain.open_gate("it")
+
+    assert plain.outcome(job) == [("FAILED", 3)]
+    assert plain.lines() == ["done it", "start it"]
+    assert plain.job(job)["attempt"] == 1
+
+
 def test_every_state_is_found_again_after_both_were_killed(plain):
     runs, stands = plain.gated("runs"), plain.gated("stands", code=6)
     plain.goes_on("runs")

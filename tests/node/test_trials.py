@@ -1,19 +1,17 @@
 """``iod compare`` with real jobs and real daemons, and what is left: nothing."""
 
-import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from harness import cgroup_is_writable, cgroup_trees, until
+from harness import MARK, cgroup_is_writable, cgroup_trees, end, marked, until
 
-from iodaemon.trial.private import MARK, own_directory, private, sweep
+from iodaemon.trial.private import own_directory, private, sweep
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
@@ -64,15 +62,16 @@ command = ["sh", "-c", '''n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n
 
 
 @pytest.fixture
-def place():
+def place(monkeypatch):
     """A directory of a short name for all: files, daemons, results; nothing may be left of them."""
     path = Path(tempfile.mkdtemp(prefix="iodt", dir="/tmp"))
+    monkeypatch.setenv("TMPDIR", str(path))
+    monkeypatch.setenv(MARK, path.name)  # in the environment of all that is started
     yield path
     left = [each.name for each in path.iterdir() if each.name.startswith("iod-trial")]
-    processes = of_trials(f"TMPDIR={path}")
+    processes = marked(path.name)
     for pid in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        end(pid)
     shutil.rmtree(path)
 
     assert [] == left
@@ -87,23 +86,11 @@ def a_fourth(text):
     return text
 
 
-def of_trials(word):
-    """Every living process of a trial that has this word in its environment."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            text = Path(f"/proc/{name}/environ").read_text()
-            if MARK in text and word in text.split("\0"):
-                found.append(int(name))
-    return found
-
-
 def start(place, *words):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(place)}
     return subprocess.Popen(
         [sys.executable, "-c", PLAINLY, *words],
         cwd=place,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -177,13 +164,13 @@ def test_what_a_killed_one_left_is_removed_by_the_next(place):
     until((place / "n").exists, "the job", PATIENCE_S)
     process.kill()
     process.communicate()
-    assert of_trials(f"TMPDIR={place}")
+    assert marked(place.name)
     [runtime] = place.glob("iod-trial.*/daemon/run")
     before = cgroup_trees(runtime)
     sweep(place)
 
     assert cgroup_is_writable() == bool(before)
-    assert [] == of_trials(f"TMPDIR={place}")
+    assert [] == marked(place.name)
     assert [] == cgroup_trees(runtime)
 
 
@@ -220,4 +207,4 @@ def test_a_private_daemon_takes_its_jobs_with_it(place):
     with own_directory(place) as base:
         with private(base, {"policy": "none"}) as daemon:
             daemon.client.submit([{"command": ["sleep", "300"], "cwd": "/"}], daemon.environment)
-        until(lambda: not of_trials(f"{MARK}={base.name}"), "their end")
+        until(lambda: not marked(place.name), "their end")

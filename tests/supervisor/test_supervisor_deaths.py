@@ -28,11 +28,9 @@ def through_a_link() -> list[str]:
 
 
 @by_either_means
-@pytest.mark.parametrize("role", ["iod-supervisor", "iod-anchor", "iod-launcher"])
+@pytest.mark.parametrize("role", ["iod-supervisor", "iod-anchor"])
 def test_exit_codes_survive_the_death_of(role: str, root: RootSide) -> None:
     """Of the supervisor also those of jobs that end before there is another one."""
-    if root.config.cgroup == "none" and role == "iod-launcher":
-        pytest.skip("there is none")
     daemon = root.connect()
     child = "(dd if=/dev/zero of=/dev/null count=1 &)"
     pids = [

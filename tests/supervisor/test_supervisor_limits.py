@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -19,9 +18,7 @@ from root_side import RootSide, by_either_means, over_both_launchers
 from stuck_exec import SilentFileSystem, silent_file_system, stuck_command
 
 from iodaemon.supervisor.anchor import command
-from iodaemon.supervisor.cgroup import Cgroups
 from iodaemon.supervisor.launch import PROGRAM
-from iodaemon.supervisor.ledger import Key
 from iodaemon.supervisor.reap import children_of
 
 pytestmark = pytest.mark.node
@@ -152,25 +149,6 @@ def test_with_64_descriptors_nothing_is_lost(
     daemon.run(failed[0]["key"], "true")
 
     assert 0 == daemon.await_state(failed[0]["key"], "ended")["exit"]["code"]
-
-
-def test_a_start_for_which_no_descriptor_is_left_fails(make_root: Callable[..., RootSide]) -> None:
-    root = make_root("cgroup")
-    daemon = root.connect()
-    supervisor = root.role("iod-supervisor")
-    root.arm("child.prepared", signal.SIGSTOP)
-    daemon.start("1.1", "true")
-    until(lambda: root.has_fired("child.prepared"))
-    used = {int(fd) for fd in os.listdir(f"/proc/{supervisor}/fd")}
-    least = next(fd for fd in range(len(used) + 1) if fd not in used)
-    before = resource.prlimit(supervisor, resource.RLIMIT_NOFILE)
-    resource.prlimit(supervisor, resource.RLIMIT_NOFILE, (least, before[1]))
-    for pid in Cgroups(str(root.cgroup)).pids(Key(1, 1)):
-        os.kill(pid, signal.SIGCONT)
-
-    assert "Too many open files" in daemon.await_state("1.1", "failed")["problem"]
-    resource.prlimit(supervisor, resource.RLIMIT_NOFILE, before)
-    assert supervisor == root.role("iod-supervisor")
 
 
 def test_thousands_of_ends_at_once_lose_nothing(make_root: Callable[..., RootSide]) -> None:
