@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from root_side import CAN_FREEZE, RootSide
+from root_side import CAN_FREEZE, LAUNCHERS, RootSide
+from service import Service
 
 
 @pytest.fixture
@@ -69,3 +70,17 @@ def shared(
     root = _lasting(means, launcher)
     yield root
     root.clear()
+
+
+@pytest.fixture(scope="module", params=sorted(LAUNCHERS))
+def _lasting_service(request: pytest.FixtureRequest) -> Iterator[Service]:
+    service = Service(request.param)
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def service(_lasting_service: Service) -> Service:
+    """One for all tests of a file: by either means, and so with either launcher."""
+    _lasting_service.lay_out()
+    return _lasting_service

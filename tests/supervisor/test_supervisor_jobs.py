@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from harness import until
 from root_side import Daemon, RootSide, by_either_means, is_alive, over_both_launchers
+from service import NOBODY, Service
 
 pytestmark = pytest.mark.node
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-NOBODY = 65534
 READERS = 65533
 """The daemon's group."""
 
@@ -136,15 +136,9 @@ def test_environment_signals_mask_and_limits_are_the_launchs_own(
 
 
 @needs_root
-@over_both_launchers
-def test_a_limit_holds_for_the_command_and_not_for_its_start(
-    make_root: Callable[..., RootSide],
-) -> None:
-    daemon = make_root("cgroup", min_uid=1).connect()
-    for key, limits in (("1.1", {"fsize": [1, 1]}), ("2.1", {"as": [4 << 20, 4 << 20]})):
-        daemon.run(key, "sh", "-c", "exit 42", uid=NOBODY, rlimits=limits)
-
-        assert 42 == daemon.await_state(key, "ended")["exit"]["code"]
+def test_a_limit_holds_for_the_command_and_not_for_its_start(service: Service) -> None:
+    for limits in ({"fsize": [1, 1]}, {"as": [4 << 20, 4 << 20]}):
+        assert 42 == service.run("exit 42", rlimits=limits)["exit"]["code"]
 
 
 @over_both_launchers
@@ -169,15 +163,10 @@ def test_affinity_and_the_memory_beside_it_are_taken_on(shared: RootSide) -> Non
 
 
 @needs_root
-@over_both_launchers
-def test_a_job_has_its_submitters_rights_and_no_others(make_root: Callable[..., RootSide]) -> None:
-    root = make_root("cgroup", min_uid=1, outputs=None)
-    root.directory.chmod(0o777)
-    daemon = root.connect()
-    path = root.directory / "output"
-    daemon.run("1.1", "sh", "-c", "id -u; id -G; grep Cap /proc/self/status; env",
-               uid=NOBODY, stdout=str(path), umask=0o077)  # fmt: skip
-    daemon.await_state("1.1", "ended")
+def test_a_job_has_its_submitters_rights_and_no_others(service: Service) -> None:
+    path = service.tmp / "output"
+    text = "id -u; id -G; grep Cap /proc/self/status; env"
+    service.run(text, stdout=str(path), umask=0o077)
     lines = path.read_text().splitlines()
     account = pwd.getpwuid(NOBODY)
 

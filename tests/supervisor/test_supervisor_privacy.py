@@ -5,17 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import find_state, until
-from root_side import Daemon, RootSide, over_both_launchers
+from root_side import RootSide, over_both_launchers
+from service import NOBODY, PATH, Service
 
 from iodaemon.supervisor.launcher import _has_expired
 
@@ -23,9 +23,7 @@ pytestmark = [
     pytest.mark.node,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others"),
 ]
-NOBODY, GAMES, NEWS, UUCP = (
-    pwd.getpwnam(name).pw_uid for name in ("nobody", "games", "news", "uucp")
-)
+GAMES, NEWS, UUCP = (pwd.getpwnam(name).pw_uid for name in ("games", "news", "uucp"))
 """The last two are of one test each: the kernel counts keys by user, and collects them some time
 after a job has ended, so that what another test leaves makes room while this one counts."""
 KEYS = """
@@ -67,55 +65,16 @@ def owner():
 """
 
 
-class Service:
-    """A root side as the service has it, whose jobs run Python."""
-
-    def __init__(self, root: RootSide) -> None:
-        self.root, self.outputs = root, Path(str(root.config.outputs))
-        self.daemon: Daemon = root.connect()
-
-    def start(self, key: str, code: str, uid: int) -> None:
-        environment = {"PATH": os.environ["PATH"]}
-        words = ["python3", "-I", "-S", "-c", KEYS + code]
-        self.daemon.run(key, *words, uid=uid, environment=environment)
-
-    def printed(self, key: str) -> list[str]:
-        """What it printed, once it has ended."""
-        ended = self.daemon.await_state(key, "ended")
-        text = (self.outputs / key).read_text()
-        assert 0 == ended["exit"]["code"], (ended, text)
-        return text.split()
-
-    def first_word(self, key: str) -> str:
-        """The first one that it prints, which lasts."""
-        path = self.outputs / key
-        return str(until(lambda: path.exists() and path.read_text().split())[0])
-
-    def wait(self) -> str:
-        """The end of a job that shows what it has done so far, and goes on at the gate."""
-        gate = self.root.gate.path
-        return (
-            f"\nimport fcntl\nsys.stdout.flush()\nfcntl.flock(open({str(gate)!r}), fcntl.LOCK_SH)\n"
-        )
+def start(service: Service, code: str, uid: int) -> str:
+    """The key of a job that runs this as this user."""
+    words = ("python3", "-I", "-S", "-c", KEYS + code)
+    return str(service.execute(*words, uid=uid, environment=PATH)["key"])
 
 
-@pytest.fixture(scope="module", params=["compiled", "python"])
-def lasting(request: pytest.FixtureRequest) -> Iterator[RootSide]:
-    outputs = Path("/dev/shm") / f"iod-test-private-{os.getpid()}"
-    root = RootSide("processes", request.param, min_uid=1, outputs=str(outputs), is_service=True)
-    root.begin()
-    yield root
-    root.end()
-    shutil.rmtree(outputs)
-
-
-@pytest.fixture
-def service(lasting: RootSide) -> Iterator[Service]:
-    service = Service(lasting)
-    yield service
-    lasting.clear()
-    for path in service.outputs.iterdir():
-        path.unlink()
+def wait(service: Service) -> str:
+    """The end of a job that shows what it has done so far, and goes on at the gate."""
+    gate = str(service.gate.path)
+    return f"\nimport fcntl\nsys.stdout.flush()\nfcntl.flock(open({gate!r}), fcntl.LOCK_SH)\n"
 
 
 # -- memory, and the audit -----------------------------------------------------------------------
@@ -144,7 +103,7 @@ def test_the_memory_of_a_child_before_its_exec_is_not_its_users(service: Service
     try:
         service.root.faults.chmod(0o777)  # the child is the user already
         service.root.arm("child.prepared", signal.SIGSTOP)
-        service.daemon.start("1.1", "true", uid=NOBODY)
+        service.daemon.start("1001.1", "true", uid=NOBODY)
         until(lambda: service.root.has_fired("child.prepared"))
         mark = os.fsencode(service.root.faults)
         pids = until(lambda: _find_stopped(mark))
@@ -155,7 +114,7 @@ def test_the_memory_of_a_child_before_its_exec_is_not_its_users(service: Service
         of_root = [Path(f"/proc/{pid}/environ").read_bytes() for pid in pids]
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
-        ended = service.daemon.await_state("1.1", "ended")
+        ended = service.daemon.await_state("1001.1", "ended")
     finally:
         setting.write_text(before)
 
@@ -180,8 +139,7 @@ def _is_stopped(pid: int, mark: bytes) -> bool:
 def test_a_job_may_trace_and_dump_itself_and_the_audit_knows_whose_it_is(service: Service) -> None:
     code = "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))\n"
     code += "path = '/proc/self/loginuid'\nprint(os.path.exists(path) and open(path).read())"
-    service.start("1.1", code, NOBODY)
-    dumpable, login = service.printed("1.1")
+    dumpable, login = service.output(start(service, code, NOBODY)).split()
 
     assert ("1", True) == (dumpable, login in (str(NOBODY), "False"))
 
@@ -201,30 +159,26 @@ def keyed(service: Service) -> Service:
 
 
 def test_a_key_of_one_job_is_neither_found_nor_read_nor_cleared_by_another(keyed: Service) -> None:
-    keyed.start("1.1", HIDE + keyed.wait() + LOOK, NOBODY)
-    number = keyed.first_word("1.1")
-    keyed.start("2.1", SEEK, NOBODY)
-    keyed.start("3.1", SEEK + f"; print(read({number}))", GAMES)
-    same, other = keyed.printed("2.1"), keyed.printed("3.1")
-    keyed.root.gate.open()
+    hides = start(keyed, HIDE + wait(keyed) + LOOK, NOBODY)
+    number = keyed.first_word(hides)
+    same = keyed.output(start(keyed, SEEK, NOBODY)).split()
+    other = keyed.output(start(keyed, SEEK + f"; print(read({number}))", GAMES)).split()
+    keyed.gate.open()
 
     assert ("-1", "-1", "EACCES") == (same[0], other[0], other[-1])
     assert "secret" not in same + other
-    assert "secret" == keyed.printed("1.1")[1]
+    assert "secret" == keyed.output(hides).split()[1]
 
 
 def test_each_job_has_a_keyring_of_its_own_which_keeps_what_it_is_given(keyed: Service) -> None:
     """As kinit and keyctl do."""
     code = "print(number())\nkey, ring = add(b'ticket', b'secret'), new_ring(b'ring', SESSION)\n"
     code += "print(read(find(b'ticket')), link(key, ring), link(ring, -4), owner())"
-    users = {"1.1": NOBODY, "2.1": NOBODY, "3.1": GAMES}
-    for key, uid in users.items():
-        keyed.start(key, code, uid)
-    printed = {key: keyed.printed(key) for key in users}
+    users = [NOBODY, NOBODY, GAMES]
+    printed = [keyed.output(key).split() for key in [start(keyed, code, uid) for uid in users]]
 
-    assert 3 == len({words[0] for words in printed.values()})
-    for key, uid in users.items():
-        assert ["secret", "0", "0", str(uid)] == printed[key][1:]
+    assert 3 == len({words[0] for words in printed})
+    assert [["secret", "0", "0", str(uid)] for uid in users] == [words[1:] for words in printed]
 
 
 LINKS = """
@@ -243,8 +197,7 @@ print(sum(number > 0 for number in numbers), charged() - before)
 
 
 def test_what_jobs_link_is_charged_to_their_user_and_not_to_root(keyed: Service) -> None:
-    keyed.start("1.1", LINKS, UUCP)
-    made, charged = keyed.printed("1.1")
+    made, charged = keyed.output(start(keyed, LINKS, UUCP)).split()
     names = sum(len(f"{count}\0") for count in range(100))
 
     assert "100" == made
@@ -261,17 +214,16 @@ print(add(b'one more', b'x'), owner())
 def test_a_user_with_as_many_keys_as_one_may_have_still_has_jobs(keyed: Service) -> None:
     """Their keyring is then root's, empty, and cannot be written to, kept or charged."""
     fill = "count = 0\nwhile add(b'%d' % count, b'x') > 0: count += 1\nprint(count)"
-    keyed.start("1.1", fill + keyed.wait(), NEWS)
-    count = keyed.first_word("1.1")
-    keyed.start("2.1", MEDDLE, NEWS)
-    keyed.start("3.1", "print(add(b'ticket', b'secret') > 0)", GAMES)
-    meddled, others = keyed.printed("2.1"), keyed.printed("3.1")
-    keyed.root.gate.open()
+    fills = start(keyed, fill + wait(keyed), NEWS)
+    count = keyed.first_word(fills)
+    meddled = keyed.output(start(keyed, MEDDLE, NEWS)).split()
+    others = keyed.output(start(keyed, "print(add(b'ticket', b'secret') > 0)", GAMES)).split()
+    keyed.gate.open()
 
     assert [*["-1"] * 5, "0"] == meddled
     assert ["True"] == others
     assert int(count) > 0
-    keyed.printed("1.1")
+    keyed.output(fills)
 
 
 WITHOUT_KEYS = """
