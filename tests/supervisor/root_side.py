@@ -166,6 +166,25 @@ class Daemon:
         self.start(key, *words, **launch)
         return self.await_state(key, "running", "failed", "ended")
 
+    def code_of(self, key: str, text: str) -> int | None:
+        """The exit code of a job that runs this text in a shell."""
+        self.start(key, "sh", "-c", text)
+        code: int | None = self.await_state(key, "ended")["exit"]["code"]
+        return code
+
+    def hold(self, key: str = "1.1") -> None:
+        self.say("freeze", key=key)
+        self.await_state(key, "running", frozen=True)
+
+    def thaw(self, key: str = "1.1") -> None:
+        self.say("thaw", key=key)
+        self.await_state(key, "running", frozen=False)
+
+    def kill(self, key: str) -> Message:
+        """The report of its end."""
+        self.say("kill", key=key)
+        return self.await_state(key, "ended", "lost")
+
     def beat(self) -> Message:
         self.say("beat", n=1)
         return self.await_message(lambda m: "beat" in m)
@@ -250,6 +269,12 @@ class RootSide:
 
         daemon: Daemon = until(attempt, "a supervisor that answers")
         self.daemons.append(daemon)
+        return daemon
+
+    def find(self, *keys: str) -> Daemon:
+        """A daemon that comes back, and asks for these attempts, which shall run."""
+        daemon = self.connect()
+        daemon.sync(**{key.replace(".", "_"): "run" for key in keys})
         return daemon
 
     def outcome(self, key: str) -> Message:

@@ -84,7 +84,3 @@ class Service:
         """Why it is no output file; empty: it was one."""
         text = "echo after" if name == "stdout" else "echo after >&2"
         return str(self.run(text, **{name: str(path)}).get("problem", ""))
-
-    def end(self, key: str) -> Message:
-        self.daemon.say("kill", key=key)
-        return self.daemon.await_state(key, "ended", "lost")

@@ -220,16 +220,14 @@ def test_what_serves_reads_no_module_of_an_upgraded_package(
         module.write_text("raise ImportError('another one')")
     shutil.rmtree(copied / "iodaemon/supervisor/__pycache__", ignore_errors=True)
     daemon.run("1.1", "sleep", "600", uid=NOBODY)
-    daemon.say("freeze", key="1.1")
-    daemon.await_state("1.1", "running", frozen=True)
+    daemon.hold("1.1")
     disk = tmp_path / "disk"
     disk.mkdir(mode=0o755)
     for do in ("make", "measure", "remove"):
         daemon.say("scratch", id=do, do=do, disk=str(disk), name="1.1-a", uid=NOBODY)
         answer = daemon.await_message(lambda m, do=do: m.get("scratch") == do or "error" in m)
         assert answer["done"]
-    daemon.say("kill", key="1.1")
-    daemon.await_state("1.1", "ended")
+    daemon.kill("1.1")
     daemon.start("2.1", "true", uid=3_999_999)
     daemon.await_state("2.1", "failed")
     daemon.run("3.1", "no-such-command", uid=NOBODY)
@@ -285,7 +283,7 @@ def test_a_job_moves_into_no_cgroup_and_freezes_and_kills_none(service: Service)
 
     assert "/jobs/" in where
     assert is_alive(other["pid"])
-    service.end(other["key"])
+    service.daemon.kill(other["key"])
 
 
 def test_a_job_that_was_taken_out_of_its_cgroup_holds_nothing_for_itself(service: Service) -> None:
@@ -296,7 +294,7 @@ def test_a_job_that_was_taken_out_of_its_cgroup_holds_nothing_for_itself(service
     ends, killed = service.start("exec sleep 600"), service.start("exec sleep 600")
     for job in (ends, killed):
         (service.root.cgroup / "away/cgroup.procs").write_text(f"{job['pid']}")
-    lost = service.end(killed["key"])
+    lost = service.daemon.kill(killed["key"])
 
     assert ("lost", False, True) == (lost["state"], lost["whole"], is_alive(killed["pid"]))
     assert not service.root.job_cgroup(killed["key"]).exists()
@@ -315,7 +313,7 @@ def test_a_job_ends_though_its_tracer_takes_no_notice(service: Service, text: st
     traced = until(lambda: first if "exec" in text else (children_of(first) or [0])[0])
     until(lambda: Path(f"/proc/{traced}/cmdline").read_bytes().startswith(b"sleep\0"))
     with Tracer(traced):
-        ended = service.end(job["key"])
+        ended = service.daemon.kill(job["key"])
 
     assert 9 == ended["exit"]["signal"]
     assert "exec" not in text or not ended["whole"]

@@ -48,17 +48,14 @@ def test_exit_codes_survive_the_death_of(role: str, root: RootSide) -> None:
     if role == "iod-supervisor":
         until(lambda: not any(map(is_alive, pids)), "the end of both jobs")
         os.kill(root.process.pid, signal.SIGCONT)
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run", "2_1": "run", "3_1": "run"})
+    daemon = root.find("1.1", "2.1", "3.1")
 
     assert {"code": 42, "signal": None} == daemon.await_state("1.1", "ended")["exit"]
     assert {"code": None, "signal": 9} == daemon.await_state("2.1", "ended")["exit"]
     assert {"code": 3, "signal": None} == daemon.await_state("3.1", "ended")["exit"]
     assert all(daemon.states[key]["whole"] for key in ("1.1", "2.1", "3.1"))
 
-    daemon.run("4.1", "sh", "-c", "exit 4")
-
-    assert 4 == daemon.await_state("4.1", "ended")["exit"]["code"]
+    assert 4 == daemon.code_of("4.1", "exit 4")
 
 
 def test_supervisors_that_die_leave_no_open_file_to_the_anchor(root: RootSide) -> None:
@@ -92,8 +89,7 @@ def test_what_ends_while_a_supervisor_begins_is_told_whole(
     os.kill(holder, signal.SIGCONT)
     until(lambda: not is_alive(holder))
     os.kill(supervisor, signal.SIGCONT)
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run"})
+    daemon = root.find("1.1")
     ended = daemon.await_state("1.1", "ended")
 
     assert (6, True) == (ended["exit"]["code"], ended["whole"])
@@ -110,8 +106,7 @@ def test_a_job_runs_on_without_its_record(
     path = root.directory / "lines"
     daemon.run("1.1", "sh", "-c", f"echo x >> {path}; flock -s {root.gate.path} true")
     until(path.exists)
-    daemon.say("freeze", key="1.1")
-    daemon.await_state("1.1", "running", frozen=True)
+    daemon.hold("1.1")
     root.arm("child.prepared", signal.SIGSTOP)
     daemon.start("2.1", "sh", "-c", f"echo y >> {path}")  # no job yet, and never one
     until(lambda: root.has_fired("child.prepared"))
@@ -123,8 +118,7 @@ def test_a_job_runs_on_without_its_record(
             ledger.seek(128)  # behind the record that it is open, and that of the holder
             ledger.write(bytes(8))
     root.begin()
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run", "2_1": "run"})
+    daemon = root.find("1.1", "2.1")
     daemon.await_state("1.1", "running", frozen=False)
     daemon.start("1.1", "sh", "-c", f"echo x >> {path}")
     daemon.await_state("2.1", "absent")
@@ -136,8 +130,7 @@ def test_a_job_runs_on_without_its_record(
     )
 
     root.kill("iod-supervisor")
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run"})
+    daemon = root.find("1.1")
     daemon.await_state("1.1", "running")
     root.gate.open()
 
@@ -184,8 +177,7 @@ def test_a_prepared_job_never_runs_once_the_supervisor_is_gone(root: RootSide) -
     daemon.say("prepare", key="1.1", launch=launch)
     daemon.await_prepared("1.1")
     root.kill("iod-supervisor")
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run"})
+    daemon = root.find("1.1")
     daemon.await_state("1.1", "absent")
 
     assert not touched.exists()
@@ -210,8 +202,7 @@ def test_what_was_prepared_for_a_daemon_that_is_gone_never_runs(root: RootSide) 
     daemon.start("4.1", "touch", str(touched[1]))
     daemon.beat()
     daemon.close()
-    daemon = root.connect()
-    daemon.sync(**{"3_1": "run", "4_1": "run"})
+    daemon = root.find("3.1", "4.1")
     daemon.start("1.1", "touch", str(touched[2]))
     daemon.start("2.1", "touch", str(touched[2]))
     for key in ("1.1", "2.1", "4.1"):
@@ -236,8 +227,7 @@ def test_without_an_anchor_it_makes_room_for_one_once_nothing_runs(root: RootSid
     daemon.await_end()
     until(lambda: not is_alive(before))
     root.begin()
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run"})
+    daemon = root.find("1.1")
 
     assert daemon.hello["protected"]
     assert 1 == daemon.states["1.1"]["exit"]["code"]
@@ -303,8 +293,7 @@ def test_a_program_that_is_not_there_is_not_become_and_nothing_leaks(
     until(lambda: "no supervisor can be started" in root.log.read_text())
     link.with_name("python.away").rename(link)
     root.gate.open()
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run", "2_1": "run"})
+    daemon = root.find("1.1", "2.1")
 
     assert 11 == daemon.await_state("1.1", "ended")["exit"]["code"]
     assert "running" == daemon.states["2.1"]["state"]
@@ -346,8 +335,7 @@ def test_sigterm_lets_all_run_on_and_keeps_how_attempts_ended(
     daemon.start("2.1", "sh", "-c", "exit 3")
     daemon.await_state("2.1", "ended")
     pid = daemon.run("1.1", "sleep", "1000")["pid"]
-    daemon.say("freeze", key="1.1")
-    daemon.await_state("1.1", "running", frozen=True)
+    daemon.hold("1.1")
     root.process.terminate()
 
     assert 0 == root.process.wait(60)
@@ -382,11 +370,9 @@ def test_one_root_side_serves_a_directory_also_once_that_is_removed(root: RootSi
 
     root.connect()
     root.kill("iod-supervisor")
-    again = root.connect()
-    again.sync(**{"1_1": "run"})
-    again.say("kill", key="1.1")
+    again = root.find("1.1")
 
-    assert 9 == again.await_state("1.1", "ended")["exit"]["signal"]
+    assert 9 == again.kill("1.1")["exit"]["signal"]
     assert [(78, 1)] * 2 == [second, begin_another()]
 
 
@@ -400,8 +386,7 @@ def test_what_is_left_of_a_forgotten_attempt_is_not_said_to_run(root: RootSide) 
     ledger.append(Record(EXEC, Key(2, 1), ended.pid, values=(1, 1)))
     os.close(ledger.fd)
     root.kill("iod-supervisor")
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run"})
+    daemon = root.find("1.1")
 
     assert {"1.1"} == {r["key"] for r in daemon.reports if r.get("state") == "running"}
     assert {"lost"} == {daemon.await_state("2.1", "lost", "running")["state"]}

@@ -98,9 +98,7 @@ def test_a_death_on_the_way_of_a_job_with_a_holder(
     assert root.has_fired(point)
     assert end.get("exit", {}).get("code", 7) == 7
 
-    daemon.start("1.1", "sh", "-c", "exit 7")
-
-    assert 7 == daemon.await_state("1.1", "ended")["exit"]["code"]
+    assert 7 == daemon.code_of("1.1", "exit 7")
 
 
 @pytest.mark.parametrize("point", ["anchor.thawed", "anchor.starting"])
@@ -110,14 +108,12 @@ def test_a_death_of_the_anchor_after_the_supervisors(
     root = make_root("cgroup")
     daemon = root.connect()
     daemon.run("1.1", "sleep", "1000")
-    daemon.say("freeze", key="1.1")
-    daemon.await_state("1.1", "running", frozen=True)
+    daemon.hold("1.1")
     root.arm(point)
     root.kill("iod-supervisor")
     root.process.wait()
     root.begin()
-    again = root.connect()
-    again.sync(**{"1_1": "run"})
+    again = root.find("1.1")
     again.await_state("1.1", "running", frozen=False)
     again.say("kill", key="1.1")
 
@@ -135,8 +131,7 @@ def test_a_death_while_freezing(point: str, root: RootSide) -> None:
     again = root.connect()
     again.sync(**{"1_1": "freeze"})
     again.await_state("1.1", "running", frozen=True)
-    again.say("thaw", key="1.1")
-    again.await_state("1.1", "running", frozen=False)
+    again.thaw("1.1")
 
 
 @pytest.mark.parametrize("point", ["supervisor.reexec", "supervisor.ready"])
@@ -146,12 +141,9 @@ def test_a_death_as_it_becomes_the_installed_program_or_begins(point: str, root:
     root.arm(point)
     daemon.say("reexec")
     until(lambda: root.has_fired(point))
-    again = root.connect()
-    again.sync(**{"1_1": "run"})
+    again = root.find("1.1")
     again.say("signal", key="1.1", number=int(signal.SIGTERM))
 
     assert 15 == again.await_state("1.1", "ended")["exit"]["signal"]
 
-    again.run("2.1", "sh", "-c", "exit 2")
-
-    assert 2 == again.await_state("2.1", "ended")["exit"]["code"]
+    assert 2 == again.code_of("2.1", "exit 2")

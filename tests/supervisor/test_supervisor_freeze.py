@@ -43,11 +43,6 @@ def await_progress(path: Path) -> None:
     until(lambda: read_count(path) != before, "a job that runs on")
 
 
-def hold(daemon: Daemon, key: str = "1.1") -> None:
-    daemon.say("freeze", key=key)
-    daemon.await_state(key, "running", frozen=True)
-
-
 def let_others_run() -> None:
     """Whoever may count has counted by then: a shell has slept as often as ten of its steps."""
     subprocess.run(["sh", "-c", "for n in 1 2 3 4 5 6 7 8 9 10; do sleep 0.01; done"], check=True)
@@ -61,14 +56,13 @@ def test_a_job_stands_still_and_runs_on_and_is_killed_while_it_stands_still(
     daemon = shared.connect()
     path = start_counting(shared, daemon)
     for _ in range(2):
-        hold(daemon)
+        daemon.hold()
         before = read_count(path)
         let_others_run()
 
         assert before == read_count(path)
 
-        daemon.say("thaw", key="1.1")
-        daemon.await_state("1.1", "running", frozen=False)
+        daemon.thaw()
         await_progress(path)
     for wish in ("freeze", "freeze", "thaw", "thaw", "freeze", "thaw", "freeze"):
         daemon.say(wish, key="1.1")
@@ -77,9 +71,7 @@ def test_a_job_stands_still_and_runs_on_and_is_killed_while_it_stands_still(
 
     assert "absent" == daemon.await_state("7.7", "absent")["state"]
 
-    daemon.say("kill", key="1.1")
-
-    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
+    assert 9 == daemon.kill("1.1")["exit"]["signal"]
 
 
 @pytest.fixture
@@ -142,13 +134,11 @@ def test_a_job_in_hundreds_of_groups_is_held_continued_and_killed(shared: RootSi
     until(path.exists)
     os.kill(pid, signal.SIGSTOP)
     until(lambda: is_stopped(pid))
-    hold(daemon)
-    daemon.say("thaw", key="1.1")
-    daemon.await_state("1.1", "running", frozen=False)
+    daemon.hold()
+    daemon.thaw()
     until(lambda: not is_stopped(pid))
-    daemon.say("kill", key="1.1")
 
-    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
+    assert 9 == daemon.kill("1.1")["exit"]["signal"]
 
 
 @pytest.mark.parametrize("means", ["processes"])
@@ -160,9 +150,8 @@ def test_a_tree_of_many_generations_is_killed(shared: RootSide) -> None:
     daemon = shared.connect()
     daemon.run("1.1", "sh", "-c", f"{text}; f {generations}")
     until((shared.directory / "begun").exists)
-    daemon.say("kill", key="1.1")
 
-    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
+    assert 9 == daemon.kill("1.1")["exit"]["signal"]
 
 
 CHAIN = """
@@ -182,7 +171,7 @@ def test_a_chain_that_forks_on_and_leaves_its_session_is_caught(shared: RootSide
     end, links = shared.directory / "end", shared.directory / "links"
     daemon.run("1.1", sys.executable, "-S", "-c", CHAIN, str(end), str(links))
     until(links.exists)
-    hold(daemon)
+    daemon.hold()
     before = links.stat().st_size
     let_others_run()
 
@@ -202,13 +191,13 @@ def test_with_a_daemon_that_says_nothing_or_has_gone_all_run_on(
     root = make_root(means, grace_s=0.5, is_service=True)
     daemon = root.connect()
     path = start_counting(root, daemon)
-    hold(daemon)
+    daemon.hold()
 
     await_progress(path)
     assert "running" == daemon.await_state("1.1", "running", frozen=False)["state"]
 
     daemon = root.connect()
-    hold(daemon)
+    daemon.hold()
     daemon.close()
 
     await_progress(path)
@@ -221,7 +210,7 @@ def test_a_supervisor_that_stands_still_is_continued_and_all_run_on(
     root = make_root(means, grace_s=0.5)
     daemon = root.connect()
     path = start_counting(root, daemon)
-    hold(daemon)
+    daemon.hold()
     root.kill("iod-supervisor", signal.SIGSTOP)
 
     await_progress(path)
@@ -234,7 +223,7 @@ def test_a_supervisor_that_never_answers_is_killed(make_root: Callable[..., Root
     root = make_root("cgroup", grace_s=0.2)
     daemon = root.connect()
     path = start_counting(root, daemon)
-    hold(daemon)
+    daemon.hold()
     pid = daemon.hello["pid"]
     with Tracer(pid, holds=True):  # SIGCONT does not help
         until(lambda: not is_alive(pid))
@@ -250,12 +239,11 @@ def test_a_supervisor_that_never_answers_is_killed(make_root: Callable[..., Root
 def test_a_killed_supervisor_lets_all_run_on(root: RootSide) -> None:
     daemon = root.connect()
     path = start_counting(root, daemon)
-    hold(daemon)
+    daemon.hold()
     root.kill("iod-supervisor")
 
     if root.config.cgroup == "none":  # a holder waits for the next one, and for its daemon
-        daemon = root.connect()
-        daemon.sync(**{"1_1": "run"})
+        daemon = root.find("1.1")
     await_progress(path)
 
 
@@ -269,7 +257,7 @@ def test_what_a_killed_holder_leaves_goes_on_and_can_be_killed(
     daemon.run("1.1", "sh", "-c", f"setsid sh -c '(setsid sh -c \"$0\" &)' '{left}'; {first}")
     for path in paths:
         until(path.exists)
-    hold(daemon)
+    daemon.hold()
     root.kill("iod-holder")
     daemon.await_state("1.1", "running", frozen=False, holder=None)
     for path in paths:
@@ -281,9 +269,8 @@ def test_what_a_killed_holder_leaves_goes_on_and_can_be_killed(
     os.kill(pid, signal.SIGKILL)
     until(lambda: not is_alive(pid))
     await_progress(paths[1])
-    daemon.say("kill", key="1.1")
 
-    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
+    assert 9 == daemon.kill("1.1")["exit"]["signal"]
 
     before = read_count(paths[1])
     let_others_run()
@@ -306,7 +293,7 @@ def test_a_job_that_stops_itself_is_continued_by_a_wish_alone(
     daemon = shared.connect()
     pid = daemon.run("1.1", *words)["pid"]
     until(lambda: find_state(pid) == "T")
-    hold(daemon)
+    daemon.hold()
     daemon.sync(**{"1_1": "run"})
     daemon.await_state("1.1", "running", frozen=False)
 
@@ -338,9 +325,8 @@ def test_who_stops_when_a_child_stops_does_not_notice(words: list[str], shared: 
     pid = daemon.run("1.1", *words, text, *(["/dev/null"] if words[0] == "script" else []))["pid"]
     until(ready.exists)
     for _ in range(2):
-        hold(daemon)
-        daemon.say("thaw", key="1.1")
-        daemon.await_state("1.1", "running", frozen=False)
+        daemon.hold()
+        daemon.thaw()
     if words[0] == "script":
         until(lambda: has_settled(pid))
     go.touch()

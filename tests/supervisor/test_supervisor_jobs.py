@@ -298,9 +298,8 @@ def test_a_signal_reaches_every_process_and_kill_ends_all(shared: RootSide) -> N
     assert 7 == daemon.await_state("1.1", "ended")["exit"]["code"]
 
     pid = daemon.run("2.1", "sh", "-c", "trap '' TERM; sleep 1000 & setsid sleep 1000")["pid"]
-    daemon.say("kill", key="2.1")
 
-    assert 9 == daemon.await_state("2.1", "ended")["exit"]["signal"]
+    assert 9 == daemon.kill("2.1")["exit"]["signal"]
     assert not is_alive(pid)
 
 
@@ -314,10 +313,8 @@ def test_nested_cgroups_of_a_job_are_frozen_killed_and_removed_with_it(
     deep.mkdir(parents=True)
     (path / "other").mkdir()
     (deep / "cgroup.procs").write_text(str(shared.members("1.1")[0]))
-    daemon.say("freeze", key="1.1")
-    daemon.await_state("1.1", "running", frozen=True)
-    daemon.say("thaw", key="1.1")
-    daemon.await_state("1.1", "running", frozen=False)
+    daemon.hold("1.1")
+    daemon.thaw("1.1")
     daemon.say("signal", key="1.1", number=int(signal.SIGTERM))
     ended = daemon.await_state("1.1", "ended")
 
@@ -341,6 +338,5 @@ def test_a_launch_that_is_not_well_formed_fails_by_itself(shared: RootSide) -> N
         daemon.say("prepare", key=f"{number}.1", launch=launch)
     for number in range(len(launches)):
         assert "bad_launch" == daemon.await_state(f"{number}.1", "failed")["code"]
-    daemon.run("99.1", "true")
 
-    assert 0 == daemon.await_state("99.1", "ended")["exit"]["code"]
+    assert 0 == daemon.code_of("99.1", "true")

@@ -37,10 +37,8 @@ def assert_others_go_on(root: RootSide, daemon: object, key: str) -> None:
     daemon.run(key, "true")
     assert 0 == daemon.await_state(key, "ended")["exit"]["code"]
     daemon.run("500.1", "sleep", "1000")
-    daemon.say("freeze", key="500.1")
-    daemon.await_state("500.1", "running", frozen=True)
-    daemon.say("kill", key="500.1")
-    daemon.await_state("500.1", "ended")
+    daemon.hold("500.1")
+    daemon.kill("500.1")
 
 
 def pending_signals(pid: int) -> list[str]:
@@ -61,8 +59,7 @@ def test_a_hanging_execve_holds_up_nobody(
         root.kill(killed)
     assert_others_go_on(root, daemon, "2.1")
     root.kill("iod-supervisor")
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run"})
+    daemon = root.find("1.1")
     daemon.run("3.1", "true")
     daemon.await_state("3.1", "ended")
     daemon.say("kill", key="1.1")
@@ -79,8 +76,7 @@ def test_a_dead_directory_holds_up_nobody(root: RootSide, silent: SilentFileSyst
         daemon.start(f"{number}.1", "true", stdout=f"{silent.point}/new-{number}")
     assert_others_go_on(root, daemon, "9.1")
     root.kill("iod-supervisor")
-    daemon = root.connect()
-    daemon.sync(**{"0_1": "run"})
+    daemon = root.find("0.1")
     silent.let_go()
 
     assert "absent" == daemon.await_state("0.1", "absent")["state"]
@@ -102,8 +98,7 @@ def test_account_databases_that_say_nothing_hold_up_nobody_and_are_given_up_in_t
         databases.fall_silent()
         for daemon in daemons:
             daemon.start("2.1", "true", uid=12345)
-            daemon.say("freeze", key="1.1")
-            daemon.await_state("1.1", "running", frozen=True)
+            daemon.hold("1.1")
             daemon.beat()
         failed = [daemon.await_state("2.1", "failed") for daemon in daemons]
         databases.answer()
@@ -196,9 +191,8 @@ def test_the_cgroup_tree_is_removed_under_it(make_root: Callable[..., RootSide])
     daemon.start("1.1", "sh", "-c", "exit 3")
     daemon.await_end()
     daemon = root.connect()
-    daemon.run("1.1", "sh", "-c", "exit 3")
 
-    assert 3 == daemon.await_state("1.1", "ended")["exit"]["code"]
+    assert 3 == daemon.code_of("1.1", "exit 3")
 
 
 def test_a_full_cgroup_tree_fails_the_start_in_words_and_keeps_nobody_busy(
@@ -263,8 +257,7 @@ def test_a_launcher_that_is_stopped_holds_up_starts_alone(
     launcher = root.kill("iod-launcher", signal.SIGSTOP)
     for number in range(2, 100):
         daemon.start(f"{number}.1", "true")
-    daemon.say("freeze", key="1.1")
-    daemon.await_state("1.1", "running", frozen=True)
+    daemon.hold("1.1")
     os.kill(launcher, signal.SIGKILL)
     for number in range(2, 100):
         assert 0 == daemon.await_state(f"{number}.1", "ended")["exit"]["code"]
@@ -299,7 +292,6 @@ def test_a_compiled_launcher_that_does_not_run_here_is_done_without(
     hide = f'mount --bind {other} {PROGRAM} && exec "$@"'
     root = make_root(means, "unshare", "--mount", "sh", "-c", hide, "sh")
     daemon = root.connect()
-    daemon.run("1.1", "sh", "-c", "exit 3")
 
-    assert 3 == daemon.await_state("1.1", "ended")["exit"]["code"]
+    assert 3 == daemon.code_of("1.1", "exit 3")
     assert 1 == root.log.read_text().count("the launcher in Python takes its place")

@@ -73,9 +73,8 @@ def test_another_user_who_has_the_second_address_hinders_nobody(
         path = runtime / SOCKET
         until(path.exists, "the socket")
         daemon = root.connect()
-        daemon.run("1.1", "sh", "-c", "exit 4")
 
-        assert 4 == daemon.await_state("1.1", "ended")["exit"]["code"]
+        assert 4 == daemon.code_of("1.1", "exit 4")
         assert "another user has taken" in root.log.read_text()
 
 
@@ -110,9 +109,8 @@ def test_what_is_no_wish_is_answered_in_one_line_and_hurts_nobody(shared: RootSi
         daemon.line.sendall(rng.randbytes(40).replace(b"\n", b" ") + b"\n")
     daemon.sync(**{"1_1": "run"})
     daemon.await_state("1.1", "running")
-    daemon.run("9.1", "true")
 
-    assert 0 == daemon.await_state("9.1", "ended")["exit"]["code"]
+    assert 0 == daemon.code_of("9.1", "true")
 
 
 def test_a_line_that_is_too_long_ends_the_connection(shared: RootSide) -> None:
@@ -122,8 +120,7 @@ def test_a_line_that_is_too_long_ends_the_connection(shared: RootSide) -> None:
         daemon.start("2.1", "true", environment={"X": "x" * LONGEST_LINE})
     with pytest.raises(ConnectionError):
         daemon.await_message(lambda m: "key" in m)
-    daemon = shared.connect()
-    daemon.sync(**{"1_1": "run", "2_1": "run"})
+    daemon = shared.find("1.1", "2.1")
 
     assert ("running", "absent") == tuple(daemon.states[key]["state"] for key in ("1.1", "2.1"))
 
@@ -224,9 +221,8 @@ def test_a_new_line_takes_the_place_of_the_old_one(shared: RootSide) -> None:
     second = shared.connect()
     with pytest.raises(ConnectionError):
         first.read()
-    second.run("1.1", "true")
 
-    assert 0 == second.await_state("1.1", "ended")["exit"]["code"]
+    assert 0 == second.code_of("1.1", "true")
 
 
 def test_a_daemon_that_reads_nothing_is_hung_up_on_and_hurts_nobody(
@@ -238,9 +234,8 @@ def test_a_daemon_that_reads_nothing_is_hung_up_on_and_hurts_nobody(
         while True:
             daemon.line.sendall(wishes * 10_000)
     other = shared.connect()
-    other.run("1.1", "true")
 
-    assert 0 == other.await_state("1.1", "ended")["exit"]["code"]
+    assert 0 == other.code_of("1.1", "true")
 
 
 def test_lines_are_cut_wherever_they_are_split() -> None:

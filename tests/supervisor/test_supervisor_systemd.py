@@ -79,8 +79,7 @@ def test_the_jobs_of_a_service_are_in_a_scope_and_nobody_else_is(
     assert not [pid for pid in others if SCOPE in Path(f"/proc/{pid}/cgroup").read_text()]
     assert [1, True, True] == [len(said), "-p Delegate=yes" in said[0], "TasksMax=" in said[0]]
 
-    daemon.say("freeze", key="1.1")
-    daemon.await_state("1.1", "running", frozen=True)
+    daemon.hold("1.1")
     service.kill("iod-supervisor")
     daemon = service.connect()
     service.gate.open()
@@ -138,8 +137,7 @@ def test_a_root_side_that_is_begun_elsewhere_finds_the_jobs_of_the_last_one(
     before = daemon.hello["ledger"]
     root.kill_both()
     root.begin(*enter, str(place / "second.scope"))
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run", "2_1": "run"})
+    daemon = root.find("1.1", "2.1")
 
     assert ("first.service", before) == (daemon.hello["unit"], daemon.hello["ledger"])
     assert pid == daemon.await_state("1.1", "running")["pid"]
@@ -198,8 +196,7 @@ def test_systemd_is_told_and_its_next_anchor_waits_until_nothing_runs(
     assert 5 == daemon.await_state("1.1", "ended")["exit"]["code"]
 
     until(lambda: not is_alive(supervisor))
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run"})
+    daemon = root.find("1.1")
 
     assert 5 == daemon.await_state("1.1", "ended")["exit"]["code"]
     assert daemon.hello["protected"]
@@ -210,8 +207,7 @@ def test_all_are_let_go_where_neither_anchor_nor_supervisor_is_left(root: RootSi
     daemon = root.connect()
     pids = [daemon.run(f"{number}.1", "sleep", "1000")["pid"] for number in range(3)]
     for key in ("0.1", "1.1"):
-        daemon.say("freeze", key=key)
-        daemon.await_state(key, "running", frozen=True)
+        daemon.hold(key)
     root.kill_both()
 
     assert 2 == thaw_all(root.config)
