@@ -54,6 +54,7 @@ class Place:
 
     def __init__(self):
         self.path = Path(tempfile.mkdtemp(prefix="iodd", dir="/tmp"))
+        self.pids = []
         self.group = None
         if cgroup_is_writable():
             self.group = Path(find_mount()[0]) / f"iodd-{uuid.uuid4().hex[:8]}"
@@ -64,13 +65,15 @@ class Place:
         enter = []
         if self.group is not None:
             enter = ["sh", "-c", f'echo $$ > {self.group}/cgroup.procs; exec "$@"', "sh"]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*enter, *by, sys.executable, "-c", SMALL],
             env={**os.environ, "TMPDIR": str(self.path)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.pids.append(process.pid)
+        return process
 
     def run(self, by):
         """Its exit code, its output and the lines of its errors."""
@@ -78,10 +81,12 @@ class Place:
             out, err = process.communicate(timeout=PATIENCE_S)
         return process.returncode, out, err.splitlines()
 
-    def find_left(self, pid):
-        """What is there after the demo of this process."""
+    def find_left(self):
+        """What is there after the demos of this place."""
         left = [str(path) for path in self.path.iterdir()]
-        left += [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/iodaemon-limit.{pid}.*")]
+        groups = {name for _, names, _ in os.walk("/sys/fs/cgroup") for name in names}
+        for pid in self.pids:
+            left += [name for name in groups if name.startswith(f"iodaemon-limit.{pid}.")]
         if self.group is not None:
             left += [str(path) for path in self.group.iterdir() if path.is_dir()]
             left += (self.group / "cgroup.procs").read_text().split()
@@ -101,7 +106,7 @@ class Place:
 def place():
     with contextlib.closing(Place()) as place:
         yield place
-        assert [] == place.find_left("*")
+        assert [] == place.find_left()
 
 
 def seen(out):
@@ -150,7 +155,7 @@ def test_a_signal_in_any_phase_ends_it_after_what_it_found_so_far_and_leaves_not
         for name, process in begun.items():
             out, err = process.communicate(timeout=PATIENCE_S)
             told = [line for line in err.splitlines() if not line.startswith(("past", "no"))]
-            left = places[name].find_left(process.pid)
+            left = places[name].find_left()
             ends[name] = (process.returncode, seen(out), told[-1:], left)
 
     told = ["demo: interrupted; removing jobs and files"]

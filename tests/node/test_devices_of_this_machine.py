@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 from mounting import make_file_system, mount
@@ -46,11 +47,8 @@ def test_a_mounted_image_is_on_the_disk_of_its_file(tmp_path):
     mount("-o", "loop", str(image), str(point))
     try:
         found = summary(find_device(point / "file"))
-        [loop] = [
-            line.split()[0].removeprefix("/dev/")
-            for line in open("/proc/self/mounts")  # noqa: SIM115
-            if line.split()[1] == str(point)
-        ]
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+        [loop] = [words[0].removeprefix("/dev/") for words in mounts if words[1] == str(point)]
     finally:
         subprocess.run(["umount", point], check=True)
 
