@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from harness import cgroup_is_writable
+from harness import cgroup_is_writable, until
 
 from iodaemon.supervisor.cgroup import find_mount
 
@@ -93,13 +93,17 @@ class Place:
         return left
 
     def close(self):
-        """Remove it."""
+        """Remove it, and whatever a demo that failed has left."""
         shutil.rmtree(self.path)
         if self.group is not None:
-            for pid in (self.group / "cgroup.procs").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
+            (self.group / "cgroup.kill").write_text("1")
+            until(self._remove_groups, "the removal of its cgroups")
+
+    def _remove_groups(self):
+        for path, _, _ in os.walk(self.group, topdown=False):
             with contextlib.suppress(OSError):
-                self.group.rmdir()
+                os.rmdir(path)
+        return not self.group.exists()
 
 
 @pytest.fixture
