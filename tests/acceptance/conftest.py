@@ -14,7 +14,7 @@ from system import System
 
 
 @pytest.fixture(params=["cgroup", "signals"], scope="module")
-def freezer(request: pytest.FixtureRequest) -> str:
+def freezer(request):
     """How jobs are suspended; for tests that hold by either means."""
     if request.param == "cgroup" and not cgroup_is_writable():
         pytest.skip("no cgroup of one's own here")

@@ -20,7 +20,7 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def moving() -> Iterator[System]:
+def moving():
     """A daemon of which the sockets may move."""
     with System("cgroup" if cgroup_is_writable() else "signals") as system:
         yield system.start()
@@ -95,12 +95,12 @@ def lives_on(system: System, *, is_found_elsewhere: bool) -> None:
     assert supervisor == system.supervisor_pid()
 
 
-def test_a_restart_finds_job_and_supervisor_without_the_runtime_directory(moving: System) -> None:
+def test_a_restart_finds_job_and_supervisor_without_the_runtime_directory(moving):
     lives_on(moving, is_found_elsewhere=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_also_where_another_user_has_the_second_address(moving: System) -> None:
+def test_also_where_another_user_has_the_second_address(moving):
     names = abstract_names(moving.supervisor_pid())
     moving.stop()
     until(lambda: not moving.supervisor_lives(), "end of the supervisor")
@@ -109,7 +109,7 @@ def test_also_where_another_user_has_the_second_address(moving: System) -> None:
         lives_on(moving, is_found_elsewhere=False)
 
 
-def test_who_removes_the_runtime_directory_hinders_nobody(moving: System) -> None:
+def test_who_removes_the_runtime_directory_hinders_nobody(moving):
     moving.gated("first", code=3)
     moving.goes_on("first")
     shutil.rmtree(moving.runtime)
@@ -135,7 +135,7 @@ def test_who_removes_the_runtime_directory_hinders_nobody(moving: System) -> Non
     assert 4 == len(moving.lines())
 
 
-def test_a_daemon_that_cannot_make_its_socket_is_told_alike_by_all(moving: System) -> None:
+def test_a_daemon_that_cannot_make_its_socket_is_told_alike_by_all(moving):
     shutil.rmtree(moving.runtime)
     moving.runtime.touch()  # as /run/user/UID after the logout: it cannot be made
     daemon = refused(moving, "daemon", "--config", str(moving.config))
@@ -148,7 +148,7 @@ def test_a_daemon_that_cannot_make_its_socket_is_told_alike_by_all(moving: Syste
     until(lambda: moving.answers(), "a daemon that answers again")
 
 
-def test_another_environment_finds_daemon_and_jobs_by_the_state_directory(moving: System) -> None:
+def test_another_environment_finds_daemon_and_jobs_by_the_state_directory(moving):
     job = moving.gated("job", code=5)
     moving.goes_on("job")
     other = elsewhere(moving)

@@ -6,31 +6,28 @@ A test runs once, over the compiled launcher and cgroups, unless it is marked ``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import pytest
 from root_side import CAN_FREEZE, LAUNCHERS, RootSide
 from service import Service
 
 
 @pytest.fixture
-def means() -> str:
+def means():
     return "cgroup" if CAN_FREEZE else "processes"
 
 
 @pytest.fixture
-def launcher() -> str:
+def launcher():
     """Empty: the one that goes with the means."""
     return ""
 
 
 @pytest.fixture
-def make_root(launcher: str) -> Iterator[Callable[..., RootSide]]:
+def make_root(launcher):
     """Begins root sides, and ends all that is left of them."""
     made: list[RootSide] = []
 
-    def make(means: str = "cgroup", *before: str, **config: Any) -> RootSide:
+    def make(means="cgroup", *before, **config):
         root = RootSide(means, launcher, **config)
         made.append(root)
         root.begin(*before)
@@ -42,16 +39,16 @@ def make_root(launcher: str) -> Iterator[Callable[..., RootSide]]:
 
 
 @pytest.fixture
-def root(means: str, make_root: Callable[..., RootSide]) -> RootSide:
+def root(means, make_root):
     """A root side of the test's own."""
     return make_root(means)
 
 
 @pytest.fixture(scope="module")
-def _lasting() -> Iterator[Callable[[str, str], RootSide]]:
+def _lasting():
     made: dict[tuple[str, str], RootSide] = {}
 
-    def find(means: str, launcher: str) -> RootSide:
+    def find(means, launcher):
         if (means, launcher) not in made:
             made[means, launcher] = RootSide(means, launcher)
             made[means, launcher].begin()
@@ -63,9 +60,7 @@ def _lasting() -> Iterator[Callable[[str, str], RootSide]]:
 
 
 @pytest.fixture
-def shared(
-    means: str, launcher: str, _lasting: Callable[[str, str], RootSide]
-) -> Iterator[RootSide]:
+def shared(means, launcher, _lasting):
     """A root side for all tests of a file that leave it as it was, but for jobs and files."""
     root = _lasting(means, launcher)
     yield root
@@ -73,14 +68,14 @@ def shared(
 
 
 @pytest.fixture(scope="module", params=sorted(LAUNCHERS))
-def _lasting_service(request: pytest.FixtureRequest) -> Iterator[Service]:
+def _lasting_service(request):
     service = Service(request.param)
     yield service
     service.close()
 
 
 @pytest.fixture
-def service(_lasting_service: Service) -> Service:
+def service(_lasting_service):
     """One for all tests of a file: by either means, and so with either launcher."""
     _lasting_service.lay_out()
     return _lasting_service

@@ -8,14 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import until
 from root_side import RootSide, Tracer, by_either_means, is_alive
-from service import NOBODY, PATH, Service
+from service import NOBODY, PATH
 
 import iodaemon
 from iodaemon.supervisor.reap import children_of
@@ -34,9 +33,7 @@ WISHES_OF_EACH = 15
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
-def test_what_another_user_laid_into_a_public_directory_is_not_written(
-    service: Service, name: str
-) -> None:
+def test_what_another_user_laid_into_a_public_directory_is_not_written(service, name):
     """A link to a file of the submitter's own, or to where one would be made; a pipe, a file."""
     for what in ("precious", "new"):
         (service.tmp / what).symlink_to(service.home / what)
@@ -55,9 +52,7 @@ def test_what_another_user_laid_into_a_public_directory_is_not_written(
         assert "somebody else put it there" in service.refusal(service.tmp / what, name)
 
 
-def test_an_own_link_is_followed_also_there_and_a_file_of_another_name_is_not_emptied(
-    service: Service,
-) -> None:
+def test_an_own_link_is_followed_also_there_and_a_file_of_another_name_is_not_emptied(service):
     link = service.tmp / "link"
     link.symlink_to(service.precious)
     os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
@@ -73,7 +68,7 @@ def test_an_own_link_is_followed_also_there_and_a_file_of_another_name_is_not_em
     assert "before" == service.precious.read_text()
 
 
-def test_a_pipe_needs_a_reader_and_is_then_written_as_any_is(service: Service) -> None:
+def test_a_pipe_needs_a_reader_and_is_then_written_as_any_is(service):
     pipe = service.home / "pipe"
     os.mkfifo(pipe)
     os.chown(pipe, NOBODY, NOBODY)
@@ -98,7 +93,7 @@ OUTSIDE = (
 )  # fmt: skip
 
 
-def test_devices_are_written_as_the_user_may_and_what_is_roots_is_not(service: Service) -> None:
+def test_devices_are_written_as_the_user_may_and_what_is_roots_is_not(service):
     for path in (*DEVICES, *filter(os.path.exists, OF_ROOT), *OUTSIDE):
         report = service.run("echo after", stdout=path)
         is_refused = "cannot be written" in report.get("problem", "")
@@ -108,7 +103,7 @@ def test_devices_are_written_as_the_user_may_and_what_is_roots_is_not(service: S
     assert not Path("/etc/iodaemon-was-here").exists()
 
 
-def test_the_directory_of_outputs_takes_and_shows_nothing_of_another_job(service: Service) -> None:
+def test_the_directory_of_outputs_takes_and_shows_nothing_of_another_job(service):
     path = service.outputs / service.run("echo secret")["key"]
     os.chown(path, OTHER, OTHER)
     shown = service.printed(f"cat {path} 2>&1; ls {path.parent} 2>&1; true")
@@ -118,7 +113,7 @@ def test_the_directory_of_outputs_takes_and_shows_nothing_of_another_job(service
     assert "secret" not in shown
 
 
-def test_files_and_the_directory_are_opened_as_the_user(service: Service) -> None:
+def test_files_and_the_directory_are_opened_as_the_user(service):
     of_root = service.home.with_name("of-root")
     of_root.mkdir(mode=0o700)
     (of_root / "file").write_text("before")
@@ -145,7 +140,7 @@ def test_files_and_the_directory_are_opened_as_the_user(service: Service) -> Non
 LOADER = ("LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONSTARTUP", "BASH_ENV")
 
 
-def test_a_library_of_the_users_is_loaded_by_the_job_alone(service: Service) -> None:
+def test_a_library_of_the_users_is_loaded_by_the_job_alone(service):
     place = service.home.parent
     source, library, loaded = (place / name for name in ("p.c", "p.so", "loaded"))
     source.write_text(
@@ -171,7 +166,7 @@ def standing(root: RootSide) -> list[int]:
     return [root.role(role) for role in ("iod-anchor", "iod-supervisor", *launchers)]
 
 
-def test_loader_variables_reach_the_job_and_nobody_of_root(service: Service) -> None:
+def test_loader_variables_reach_the_job_and_nobody_of_root(service):
     words = {name: f"/nowhere/{name}" for name in LOADER}
     printed = service.printed("env; exec sleep 0.2", environment={**PATH, **words})
     roles = standing(service.root)
@@ -182,7 +177,7 @@ def test_loader_variables_reach_the_job_and_nobody_of_root(service: Service) -> 
 
 
 @pytest.fixture
-def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def copied(tmp_path, monkeypatch):
     """Where root sides are begun from: the directory of a copy of the package."""
     site = tmp_path / "site"
     shutil.copytree(Path(iodaemon.__file__).parent / "supervisor", site / "iodaemon/supervisor")
@@ -195,8 +190,8 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_nothing_beside_the_package_takes_the_place_of_a_standard_module(
-    make_root: Callable[..., RootSide], copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make_root, copied, monkeypatch
+):
     """As a distribution may have a ``socket.py`` beside it, and a user in the directory."""
     for name in ("socket", "json", "select", "struct", "signal", "typing", "pwd"):
         (copied / f"{name}.py").write_text("raise SystemExit('not this one')")
@@ -210,9 +205,7 @@ def test_nothing_beside_the_package_takes_the_place_of_a_standard_module(
 
 
 @by_either_means
-def test_what_serves_reads_no_module_of_an_upgraded_package(
-    means: str, make_root: Callable[..., RootSide], copied: Path, tmp_path: Path
-) -> None:
+def test_what_serves_reads_no_module_of_an_upgraded_package(means, make_root, copied, tmp_path):
     root = make_root(means, min_uid=1)
     daemon = root.connect()
     standing(root)
@@ -239,7 +232,7 @@ def test_what_serves_reads_no_module_of_an_upgraded_package(
 # -- other jobs, the root side, cgroups ----------------------------------------------------------
 
 
-def test_a_job_reaches_nobody_of_the_root_side(service: Service) -> None:
+def test_a_job_reaches_nobody_of_the_root_side(service):
     root = service.root
     roles = standing(root)
     attempts = [
@@ -265,7 +258,7 @@ def test_a_job_reaches_nobody_of_the_root_side(service: Service) -> None:
     assert all(map(is_alive, roles))
 
 
-def test_a_job_moves_into_no_cgroup_and_freezes_and_kills_none(service: Service) -> None:
+def test_a_job_moves_into_no_cgroup_and_freezes_and_kills_none(service):
     if service.root.config.cgroup == "none":
         pytest.skip("there is none")
     other = service.start("exec sleep 600")
@@ -286,7 +279,7 @@ def test_a_job_moves_into_no_cgroup_and_freezes_and_kills_none(service: Service)
     service.daemon.kill(other["key"])
 
 
-def test_a_job_that_was_taken_out_of_its_cgroup_holds_nothing_for_itself(service: Service) -> None:
+def test_a_job_that_was_taken_out_of_its_cgroup_holds_nothing_for_itself(service):
     """As a user's own systemd does it, who has one. Its end is known; killed, it is lost."""
     if service.root.config.cgroup == "none":
         pytest.skip("there is none")
@@ -306,7 +299,7 @@ def test_a_job_that_was_taken_out_of_its_cgroup_holds_nothing_for_itself(service
 
 
 @pytest.mark.parametrize("text", ["exec sleep 600", "sleep 600 & wait"])
-def test_a_job_ends_though_its_tracer_takes_no_notice(service: Service, text: str) -> None:
+def test_a_job_ends_though_its_tracer_takes_no_notice(service, text):
     """Its end is the tracer's to hear of first, and a tracer outside of the job may sleep."""
     job = service.start(text)
     first = job["pid"]
@@ -327,7 +320,7 @@ def odd(generator: random.Random) -> Any:
     return generator.choice(plain)
 
 
-def test_what_is_asked_of_jobs_that_are_starting_hurts_nobody(service: Service) -> None:
+def test_what_is_asked_of_jobs_that_are_starting_hurts_nobody(service):
     generator = random.Random(21)
     daemon = service.daemon
     names = ["prepare", "run", "freeze", "thaw", "cap", "signal", "kill", "forget", "sync"]

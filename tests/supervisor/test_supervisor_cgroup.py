@@ -6,7 +6,6 @@ No controller can be had on most machines that tests run on.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,7 @@ JOB = Key(1, 1)
 
 
 @pytest.fixture
-def cgroups(tmp_path: Path) -> Iterator[Cgroups]:
+def cgroups(tmp_path):
     """With all controllers, and a directory for one job."""
     cgroups = Cgroups(str(tmp_path))
     (tmp_path / "jobs/1.1").mkdir(parents=True)
@@ -62,19 +61,17 @@ def written(cgroups: Cgroups, limits: Limits) -> tuple[dict[str, str], list[str]
         (Limits(memory_bytes=1), {"memory.max": f"{16 << 20}", "memory.oom.group": "1"}),
     ],
 )  # fmt: skip
-def test_limits_are_written_where_there_is_a_controller(
-    limits: Limits, files: dict[str, str], cgroups: Cgroups
-) -> None:
+def test_limits_are_written_where_there_is_a_controller(limits, files, cgroups):
     assert (files, []) == written(cgroups, limits)
 
 
-def test_nothing_is_set_where_there_is_none(cgroups: Cgroups) -> None:
+def test_nothing_is_set_where_there_is_none(cgroups):
     cgroups.controls = ("io",)
 
     assert ({}, []) == written(cgroups, Limits(1 << 30, 20, (1,), (0,)))
 
 
-def test_what_cannot_be_set_is_named_and_the_rest_is(cgroups: Cgroups, tmp_path: Path) -> None:
+def test_what_cannot_be_set_is_named_and_the_rest_is(cgroups, tmp_path):
     (tmp_path / "jobs/1.1/cpuset.cpus").unlink()
     files, problems = written(cgroups, Limits(cpus=(4, 5), memory_nodes=(1,)))
 
@@ -94,12 +91,8 @@ def test_what_cannot_be_set_is_named_and_the_rest_is(cgroups: Cgroups, tmp_path:
     ],
 )
 def test_one_job_leaves_most_processes_of_the_machine_to_the_others(
-    there: int | None,
-    wanted: int | None,
-    expected: str | None,
-    cgroups: Cgroups,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    there, wanted, expected, cgroups, monkeypatch
+):
     monkeypatch.setattr(systemd, "count_tasks", lambda: there)
     hand_down_all(cgroups)
     files, problems = written(cgroups, Limits(processes=wanted))
@@ -108,18 +101,14 @@ def test_one_job_leaves_most_processes_of_the_machine_to_the_others(
 
 
 @pytest.mark.parametrize(("there", "expected"), [(32768, "26214"), (None, "infinity")])
-def test_all_jobs_together_may_have_more_than_one_and_less_than_all(
-    there: int | None, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_jobs_together_may_have_more_than_one_and_less_than_all(there, expected, monkeypatch):
     monkeypatch.setattr(systemd, "count_tasks", lambda: there)
 
     assert f"TasksMax={expected}" == systemd._tasks_max()
 
 
 @pytest.mark.parametrize("let_go", [Cgroups.thaw_all, lambda cgroups: cgroups.thaw(JOB)])
-def test_caps_are_written_and_end_where_a_job_is_let_go(
-    let_go: Callable[[Cgroups], object], cgroups: Cgroups, tmp_path: Path
-) -> None:
+def test_caps_are_written_and_end_where_a_job_is_let_go(let_go, cgroups, tmp_path):
     file = tmp_path / "jobs/1.1/io.max"
     cgroups.cap(JOB, {"8:0": "rbps=1000 wbps=max"})
 
@@ -142,14 +131,8 @@ def test_caps_are_written_and_end_where_a_job_is_let_go(
     ],
 )  # fmt: skip
 def test_what_the_kernel_killed_for_want_of_memory_is_told(
-    oom: int,
-    killed: int,
-    limit: str,
-    nodes: str,
-    expected: object,
-    cgroups: Cgroups,
-    tmp_path: Path,
-) -> None:
+    oom, killed, limit, nodes, expected, cgroups, tmp_path
+):
     """Text of Linux 6.1: a job that met its limit twice, and one whose child was killed."""
     events = f"low 0\nhigh 0\nmax 31\noom {oom}\noom_kill {killed}\noom_group_kill 0\n"
     for name, text in (("events", events), ("max", limit)):

@@ -8,12 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from harness import find_state, name_of, until
-from root_side import RootSide, by_either_means, is_alive
+from root_side import by_either_means, is_alive
 
 from iodaemon.supervisor.attempts import ENDS
 from iodaemon.supervisor.ledger import EXEC, Key, Record, open_ledger
@@ -29,7 +28,7 @@ def through_a_link() -> list[str]:
 
 @by_either_means
 @pytest.mark.parametrize("role", ["iod-supervisor", "iod-anchor"])
-def test_exit_codes_survive_the_death_of(role: str, root: RootSide) -> None:
+def test_exit_codes_survive_the_death_of(role, root):
     """Of the supervisor also those of jobs that end before there is another one."""
     daemon = root.connect()
     child = "(dd if=/dev/zero of=/dev/null count=1 &)"
@@ -58,8 +57,8 @@ def test_exit_codes_survive_the_death_of(role: str, root: RootSide) -> None:
     assert 4 == daemon.code_of("4.1", "exit 4")
 
 
-def test_supervisors_that_die_leave_no_open_file_to_the_anchor(root: RootSide) -> None:
-    def count_open() -> int:
+def test_supervisors_that_die_leave_no_open_file_to_the_anchor(root):
+    def count_open():
         root.connect()
         return len(os.listdir(f"/proc/{root.process.pid}/fd"))
 
@@ -71,9 +70,7 @@ def test_supervisors_that_die_leave_no_open_file_to_the_anchor(root: RootSide) -
     assert before == count_open()
 
 
-def test_what_ends_while_a_supervisor_begins_is_told_whole(
-    make_root: Callable[..., RootSide],
-) -> None:
+def test_what_ends_while_a_supervisor_begins_is_told_whole(make_root):
     """It has read that the first process ended, and not yet what that used."""
     root = make_root("processes")
     daemon = root.connect()
@@ -97,9 +94,7 @@ def test_what_ends_while_a_supervisor_begins_is_told_whole(
 
 
 @pytest.mark.parametrize(("loss", "means"), [("removed", "cgroup"), ("damaged", "processes")])
-def test_a_job_runs_on_without_its_record(
-    loss: str, means: str, make_root: Callable[..., RootSide]
-) -> None:
+def test_a_job_runs_on_without_its_record(loss, means, make_root):
     """How it ends is lost, unless its holder was there."""
     root = make_root(means)
     daemon = root.connect()
@@ -143,9 +138,7 @@ def test_a_job_runs_on_without_its_record(
     )
 
 
-def test_a_job_whose_holder_is_killed_ends_with_its_last_process(
-    make_root: Callable[..., RootSide],
-) -> None:
+def test_a_job_whose_holder_is_killed_ends_with_its_last_process(make_root):
     """The holder closes its files before its children are the supervisor's: here long before."""
     root = make_root("processes")
     daemon = root.connect()
@@ -170,7 +163,7 @@ def test_a_job_whose_holder_is_killed_ends_with_its_last_process(
 
 
 @by_either_means
-def test_a_prepared_job_never_runs_once_the_supervisor_is_gone(root: RootSide) -> None:
+def test_a_prepared_job_never_runs_once_the_supervisor_is_gone(root):
     daemon = root.connect()
     touched = root.directory / "touched"
     launch = {"command": ["touch", str(touched)], "environment": {"PATH": os.environ["PATH"]}}
@@ -188,7 +181,7 @@ def test_a_prepared_job_never_runs_once_the_supervisor_is_gone(root: RootSide) -
     assert touched.exists()
 
 
-def test_what_was_prepared_for_a_daemon_that_is_gone_never_runs(root: RootSide) -> None:
+def test_what_was_prepared_for_a_daemon_that_is_gone_never_runs(root):
     """What it let run does; and the next one may prepare the same attempt, to run otherwise."""
     touched = [root.directory / name for name in "abc"]
     launch = {"command": ["touch", str(touched[0])], "environment": {"PATH": os.environ["PATH"]}}
@@ -213,7 +206,7 @@ def test_what_was_prepared_for_a_daemon_that_is_gone_never_runs(root: RootSide) 
     assert {"running", "ended", "absent"} >= {r["state"] for r in daemon.reports if "state" in r}
 
 
-def test_without_an_anchor_it_makes_room_for_one_once_nothing_runs(root: RootSide) -> None:
+def test_without_an_anchor_it_makes_room_for_one_once_nothing_runs(root):
     daemon = root.connect()
     daemon.run("1.1", *root.gate.wait_and("exit 1"))
     before = daemon.hello["pid"]
@@ -236,7 +229,7 @@ def test_without_an_anchor_it_makes_room_for_one_once_nothing_runs(root: RootSid
 @pytest.mark.parametrize(
     ("means", "by"), [("cgroup", "the wish"), ("cgroup", "SIGHUP"), ("processes", "the wish")]
 )
-def test_it_becomes_the_installed_program_in_place(root: RootSide, by: str) -> None:
+def test_it_becomes_the_installed_program_in_place(root, by):
     daemon = root.connect()
     pid = daemon.run("1.1", *root.gate.wait_and("exit 11"))["pid"]
     anchor = root.process.pid
@@ -261,9 +254,7 @@ def test_it_becomes_the_installed_program_in_place(root: RootSide, by: str) -> N
     assert 12 == daemon.await_state("2.1", "ended")["exit"]["code"]
 
 
-def test_a_program_that_is_not_there_is_not_become_and_nothing_leaks(
-    make_root: Callable[..., RootSide],
-) -> None:
+def test_a_program_that_is_not_there_is_not_become_and_nothing_leaks(make_root):
     root = make_root("cgroup", *through_a_link())
     link = root.directory / "python"
     daemon = root.connect()
@@ -300,7 +291,7 @@ def test_a_program_that_is_not_there_is_not_become_and_nothing_leaks(
     assert root.process.poll() is None
 
 
-def test_a_signal_waits_for_a_program_that_begins(make_root: Callable[..., RootSide]) -> None:
+def test_a_signal_waits_for_a_program_that_begins(make_root):
     """Here the anchor, as it becomes the installed program."""
     root = make_root("cgroup", *through_a_link(), is_service=True)
     link, begun = root.directory / "python", root.directory / "begun"
@@ -326,9 +317,7 @@ def test_a_signal_waits_for_a_program_that_begins(make_root: Callable[..., RootS
     assert 0 == root.process.wait(60)
 
 
-def test_sigterm_lets_all_run_on_and_keeps_how_attempts_ended(
-    make_root: Callable[..., RootSide], tmp_path: Path
-) -> None:
+def test_sigterm_lets_all_run_on_and_keeps_how_attempts_ended(make_root, tmp_path):
     (tmp_path / "outputs").mkdir()
     root = make_root("cgroup", is_service=True, outputs=str(tmp_path / "outputs"))
     daemon = root.connect()
@@ -346,7 +335,7 @@ def test_sigterm_lets_all_run_on_and_keeps_how_attempts_ended(
     assert ("2.1", 3) == (key, end["exit"]["code"])
 
 
-def test_without_a_daemon_and_without_jobs_it_ends(make_root: Callable[..., RootSide]) -> None:
+def test_without_a_daemon_and_without_jobs_it_ends(make_root):
     root = make_root(grace_s=0.2)
     root.connect().close()
 
@@ -354,8 +343,8 @@ def test_without_a_daemon_and_without_jobs_it_ends(make_root: Callable[..., Root
     assert not root.cgroup.exists()
 
 
-def test_one_root_side_serves_a_directory_also_once_that_is_removed(root: RootSide) -> None:
-    def begin_another() -> tuple[int, int]:
+def test_one_root_side_serves_a_directory_also_once_that_is_removed(root):
+    def begin_another():
         ended = subprocess.run(root.process.args, capture_output=True, text=True, check=False)
         return ended.returncode, ended.stderr.count("\n")
 
@@ -376,7 +365,7 @@ def test_one_root_side_serves_a_directory_also_once_that_is_removed(root: RootSi
     assert [(78, 1)] * 2 == [second, begin_another()]
 
 
-def test_what_is_left_of_a_forgotten_attempt_is_not_said_to_run(root: RootSide) -> None:
+def test_what_is_left_of_a_forgotten_attempt_is_not_said_to_run(root):
     """Its EXEC stays for as long as others of that page are needed, and its EXIT may be gone."""
     daemon = root.connect()
     daemon.run("1.1", "sleep", "1000")

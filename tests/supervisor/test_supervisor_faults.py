@@ -1,15 +1,12 @@
 """Whoever dies at whichever step: an attempt runs at most once, and what is told of it is true."""
 
-from __future__ import annotations
-
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from harness import until
-from root_side import RootSide, by_either_means
+from root_side import by_either_means
 
 import iodaemon.supervisor
 
@@ -32,7 +29,7 @@ ON_THE_WAY = [
 ]  # fmt: skip
 
 
-def test_every_point_is_tried_here_or_named() -> None:
+def test_every_point_is_tried_here_or_named():
     elsewhere = {
         "anchor.starting", "anchor.thawed", "anchor.reaped", "anchor.silence", "anchor.reexec",
         "anchor.leaving", "supervisor.held", "supervisor.frozen", "supervisor.let_go",
@@ -53,7 +50,7 @@ def test_every_point_is_tried_here_or_named() -> None:
         if launcher == "compiled" or point.startswith(("launcher.", "child."))
     ],
 )
-def test_a_death_on_the_way_of_a_job(point: str, make_root: Callable[..., RootSide]) -> None:
+def test_a_death_on_the_way_of_a_job(point, make_root):
     root = make_root("cgroup")
     lines = root.directory / "lines"
     daemon = root.connect()
@@ -86,9 +83,7 @@ def test_a_death_on_the_way_of_a_job(point: str, make_root: Callable[..., RootSi
 
 
 @pytest.mark.parametrize("point", ["holder.recorded", "child.begun", "child.prepared"])
-def test_a_death_on_the_way_of_a_job_with_a_holder(
-    point: str, make_root: Callable[..., RootSide]
-) -> None:
+def test_a_death_on_the_way_of_a_job_with_a_holder(point, make_root):
     root = make_root("processes")
     daemon = root.connect()
     root.arm(point)
@@ -102,9 +97,7 @@ def test_a_death_on_the_way_of_a_job_with_a_holder(
 
 
 @pytest.mark.parametrize("point", ["anchor.thawed", "anchor.starting"])
-def test_a_death_of_the_anchor_after_the_supervisors(
-    point: str, make_root: Callable[..., RootSide]
-) -> None:
+def test_a_death_of_the_anchor_after_the_supervisors(point, make_root):
     root = make_root("cgroup")
     daemon = root.connect()
     daemon.run("1.1", "sleep", "1000")
@@ -122,7 +115,7 @@ def test_a_death_of_the_anchor_after_the_supervisors(
 
 @by_either_means
 @pytest.mark.parametrize("point", ["supervisor.held", "supervisor.frozen"])
-def test_a_death_while_freezing(point: str, root: RootSide) -> None:
+def test_a_death_while_freezing(point, root):
     daemon = root.connect()
     daemon.run("1.1", "sh", "-c", "while :; do sleep 0.01; done")
     root.arm(point)
@@ -135,7 +128,7 @@ def test_a_death_while_freezing(point: str, root: RootSide) -> None:
 
 
 @pytest.mark.parametrize("point", ["supervisor.reexec", "supervisor.ready"])
-def test_a_death_as_it_becomes_the_installed_program_or_begins(point: str, root: RootSide) -> None:
+def test_a_death_as_it_becomes_the_installed_program_or_begins(point, root):
     daemon = root.connect()
     daemon.run("1.1", "sleep", "1000")
     root.arm(point)

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -49,9 +48,7 @@ def let_others_run() -> None:
 
 
 @by_either_means
-def test_a_job_stands_still_and_runs_on_and_is_killed_while_it_stands_still(
-    shared: RootSide,
-) -> None:
+def test_a_job_stands_still_and_runs_on_and_is_killed_while_it_stands_still(shared):
     """Wishes are states, and may be repeated."""
     daemon = shared.connect()
     path = start_counting(shared, daemon)
@@ -75,7 +72,7 @@ def test_a_job_stands_still_and_runs_on_and_is_killed_while_it_stands_still(
 
 
 @pytest.fixture
-def stranger() -> Iterator[int]:
+def stranger():
     """A process that no supervisor has made; it leads a session."""
     process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     yield process.pid
@@ -89,9 +86,7 @@ def record_as_begun(root: RootSide, key: Key, pid: int, ticks: int) -> None:
     os.close(ledger.fd)
 
 
-def test_a_wish_for_what_is_about_to_run_is_kept(
-    make_root: Callable[..., RootSide], stranger: int
-) -> None:
+def test_a_wish_for_what_is_about_to_run_is_kept(make_root, stranger):
     """As after the death of a supervisor that had handed out EXEC to a child."""
     root = make_root("cgroup")
     daemon = root.connect()
@@ -103,9 +98,7 @@ def test_a_wish_for_what_is_about_to_run_is_kept(
     daemon.await_state("1.1", "running", frozen=True)
 
 
-def test_a_number_that_is_anothers_by_now_is_no_job(
-    make_root: Callable[..., RootSide], stranger: int
-) -> None:
+def test_a_number_that_is_anothers_by_now_is_no_job(make_root, stranger):
     root = make_root("processes")
     daemon = root.connect()
     record_as_begun(root, Key(1, 1), stranger, ticks=1)
@@ -127,7 +120,7 @@ time.sleep(1000)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has any groups it likes")
 @by_either_means
-def test_a_job_in_hundreds_of_groups_is_held_continued_and_killed(shared: RootSide) -> None:
+def test_a_job_in_hundreds_of_groups_is_held_continued_and_killed(shared):
     daemon = shared.connect()
     path = shared.directory / "begun"
     pid = daemon.run("1.1", sys.executable, "-c", IN_MANY_GROUPS, str(path))["pid"]
@@ -142,7 +135,7 @@ def test_a_job_in_hundreds_of_groups_is_held_continued_and_killed(shared: RootSi
 
 
 @pytest.mark.parametrize("means", ["processes"])
-def test_a_tree_of_many_generations_is_killed(shared: RootSide) -> None:
+def test_a_tree_of_many_generations_is_killed(shared):
     """Each one is seen once its parent has ended."""
     generations = 150
     last = f"echo > {shared.directory}/begun; sleep 1000"
@@ -166,7 +159,7 @@ while not os.path.exists(sys.argv[1]):
 
 
 @pytest.mark.parametrize("means", ["processes"])
-def test_a_chain_that_forks_on_and_leaves_its_session_is_caught(shared: RootSide) -> None:
+def test_a_chain_that_forks_on_and_leaves_its_session_is_caught(shared):
     daemon = shared.connect()
     end, links = shared.directory / "end", shared.directory / "links"
     daemon.run("1.1", sys.executable, "-S", "-c", CHAIN, str(end), str(links))
@@ -185,9 +178,7 @@ def test_a_chain_that_forks_on_and_leaves_its_session_is_caught(shared: RootSide
 
 
 @by_either_means
-def test_with_a_daemon_that_says_nothing_or_has_gone_all_run_on(
-    means: str, make_root: Callable[..., RootSide]
-) -> None:
+def test_with_a_daemon_that_says_nothing_or_has_gone_all_run_on(means, make_root):
     root = make_root(means, grace_s=0.5, is_service=True)
     daemon = root.connect()
     path = start_counting(root, daemon)
@@ -204,9 +195,7 @@ def test_with_a_daemon_that_says_nothing_or_has_gone_all_run_on(
 
 
 @by_either_means
-def test_a_supervisor_that_stands_still_is_continued_and_all_run_on(
-    means: str, make_root: Callable[..., RootSide]
-) -> None:
+def test_a_supervisor_that_stands_still_is_continued_and_all_run_on(means, make_root):
     root = make_root(means, grace_s=0.5)
     daemon = root.connect()
     path = start_counting(root, daemon)
@@ -219,7 +208,7 @@ def test_a_supervisor_that_stands_still_is_continued_and_all_run_on(
     assert "running" == daemon.states["1.1"]["state"]
 
 
-def test_a_supervisor_that_never_answers_is_killed(make_root: Callable[..., RootSide]) -> None:
+def test_a_supervisor_that_never_answers_is_killed(make_root):
     root = make_root("cgroup", grace_s=0.2)
     daemon = root.connect()
     path = start_counting(root, daemon)
@@ -236,7 +225,7 @@ def test_a_supervisor_that_never_answers_is_killed(make_root: Callable[..., Root
 
 
 @by_either_means
-def test_a_killed_supervisor_lets_all_run_on(root: RootSide) -> None:
+def test_a_killed_supervisor_lets_all_run_on(root):
     daemon = root.connect()
     path = start_counting(root, daemon)
     daemon.hold()
@@ -247,9 +236,7 @@ def test_a_killed_supervisor_lets_all_run_on(root: RootSide) -> None:
     await_progress(path)
 
 
-def test_what_a_killed_holder_leaves_goes_on_and_can_be_killed(
-    make_root: Callable[..., RootSide],
-) -> None:
+def test_what_a_killed_holder_leaves_goes_on_and_can_be_killed(make_root):
     root = make_root("processes")
     daemon = root.connect()
     paths = [root.directory / name for name in ("first", "left")]
@@ -287,9 +274,7 @@ STOPS_ONCE_MORE = ["script", "-qec", "kill -STOP $$; sleep 0.5; exit 5", "/dev/n
 @pytest.mark.parametrize(
     ("by", "words"), [("thaw", STOPS_ITSELF), ("signal", STOPS_ONCE_MORE)], ids=["sh", "script"]
 )
-def test_a_job_that_stops_itself_is_continued_by_a_wish_alone(
-    by: str, words: list[str], shared: RootSide
-) -> None:
+def test_a_job_that_stops_itself_is_continued_by_a_wish_alone(by, words, shared):
     daemon = shared.connect()
     pid = daemon.run("1.1", *words)["pid"]
     until(lambda: find_state(pid) == "T")
@@ -316,7 +301,7 @@ def has_settled(pid: int) -> bool:
 
 @by_either_means
 @pytest.mark.parametrize("words", [["script", "-qec"], ["bash", "-c"]], ids=lambda words: words[0])
-def test_who_stops_when_a_child_stops_does_not_notice(words: list[str], shared: RootSide) -> None:
+def test_who_stops_when_a_child_stops_does_not_notice(words, shared):
     """As script(1), and a shell with job control."""
     daemon = shared.connect()
     ready, go = shared.directory / "ready", shared.directory / "go"
@@ -335,9 +320,7 @@ def test_who_stops_when_a_child_stops_does_not_notice(words: list[str], shared: 
 
 
 @by_either_means
-def test_a_job_that_stops_or_kills_its_parent_loses_nothing(
-    means: str, make_root: Callable[..., RootSide]
-) -> None:
+def test_a_job_that_stops_or_kills_its_parent_loses_nothing(means, make_root):
     root = make_root(means, grace_s=0.5)
     daemon = root.connect()
     begun = root.directory / "begun"

@@ -7,14 +7,13 @@ import pwd
 import signal
 import stat
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import until
 from root_side import Daemon, RootSide, by_either_means, is_alive, over_both_launchers
-from service import NOBODY, Service
+from service import NOBODY
 
 pytestmark = pytest.mark.node
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -36,7 +35,7 @@ def output_of(root: RootSide, daemon: Daemon, key: str, *words: str, **launch: A
 
 
 @by_either_means
-def test_exit_codes_and_signals_are_told(shared: RootSide) -> None:
+def test_exit_codes_and_signals_are_told(shared):
     daemon = shared.connect()
     for key, text, code, number in (
         ("1.1", "exit 42", 42, None),
@@ -52,7 +51,7 @@ def test_exit_codes_and_signals_are_told(shared: RootSide) -> None:
 
 
 @by_either_means
-def test_a_job_ends_with_its_last_process(shared: RootSide) -> None:
+def test_a_job_ends_with_its_last_process(shared):
     daemon = shared.connect()
     marker = shared.directory / "marker"
     marker.touch()
@@ -68,7 +67,7 @@ def test_a_job_ends_with_its_last_process(shared: RootSide) -> None:
 
 
 @by_either_means
-def test_a_prepared_job_waits_for_run_and_ends_unrun_without_it(shared: RootSide) -> None:
+def test_a_prepared_job_waits_for_run_and_ends_unrun_without_it(shared):
     daemon = shared.connect()
     touched = shared.directory / "touched"
     launch = {"command": ["touch", str(touched)], "environment": {"PATH": os.environ["PATH"]}}
@@ -84,7 +83,7 @@ def test_a_prepared_job_waits_for_run_and_ends_unrun_without_it(shared: RootSide
     assert not touched.exists()
 
 
-def test_an_attempt_starts_at_most_once(shared: RootSide) -> None:
+def test_an_attempt_starts_at_most_once(shared):
     daemon = shared.connect()
     path = shared.directory / "lines"
     for _ in range(3):
@@ -97,7 +96,7 @@ def test_an_attempt_starts_at_most_once(shared: RootSide) -> None:
 
 
 @over_both_launchers
-def test_a_command_that_cannot_be_executed_ends_as_in_a_shell(shared: RootSide) -> None:
+def test_a_command_that_cannot_be_executed_ends_as_in_a_shell(shared):
     daemon = shared.connect()
     script = shared.directory / "script"
     script.write_text("#!/no/such/interpreter\n")
@@ -114,9 +113,7 @@ def test_a_command_that_cannot_be_executed_ends_as_in_a_shell(shared: RootSide) 
 
 
 @over_both_launchers
-def test_environment_signals_mask_and_limits_are_the_launchs_own(
-    shared: RootSide,
-) -> None:
+def test_environment_signals_mask_and_limits_are_the_launchs_own(shared):
     daemon = shared.connect()
     text = output_of(
         shared, daemon, "1.1", "sh", "-c",
@@ -136,13 +133,13 @@ def test_environment_signals_mask_and_limits_are_the_launchs_own(
 
 
 @needs_root
-def test_a_limit_holds_for_the_command_and_not_for_its_start(service: Service) -> None:
+def test_a_limit_holds_for_the_command_and_not_for_its_start(service):
     for limits in ({"fsize": [1, 1]}, {"as": [4 << 20, 4 << 20]}):
         assert 42 == service.run("exit 42", rlimits=limits)["exit"]["code"]
 
 
 @over_both_launchers
-def test_affinity_and_the_memory_beside_it_are_taken_on(shared: RootSide) -> None:
+def test_affinity_and_the_memory_beside_it_are_taken_on(shared):
     """Children inherit them; memory is preferred: as Linux tells it before 5.15, and since."""
     daemon = shared.connect()
     cpu = min(os.sched_getaffinity(0))
@@ -163,7 +160,7 @@ def test_affinity_and_the_memory_beside_it_are_taken_on(shared: RootSide) -> Non
 
 
 @needs_root
-def test_a_job_has_its_submitters_rights_and_no_others(service: Service) -> None:
+def test_a_job_has_its_submitters_rights_and_no_others(service):
     path = service.tmp / "output"
     text = "id -u; id -G; grep Cap /proc/self/status; env"
     service.run(text, stdout=str(path), umask=0o077)
@@ -179,9 +176,7 @@ def test_a_job_has_its_submitters_rights_and_no_others(service: Service) -> None
 
 @needs_root
 @over_both_launchers
-def test_no_job_runs_as_root_or_below_min_uid_or_without_an_account(
-    make_root: Callable[..., RootSide],
-) -> None:
+def test_no_job_runs_as_root_or_below_min_uid_or_without_an_account(make_root):
     root = make_root("cgroup", min_uid=1000)
     daemon = root.connect()
     for key, uid in (("1.1", 0), ("2.1", 999), ("3.1", None), ("4.1", 3_999_999)):
@@ -195,9 +190,7 @@ def test_no_job_runs_as_root_or_below_min_uid_or_without_an_account(
 
 @needs_root
 @over_both_launchers
-def test_files_of_its_own_are_the_users_in_a_directory_of_roots(
-    make_root: Callable[..., RootSide], tmp_path: Path
-) -> None:
+def test_files_of_its_own_are_the_users_in_a_directory_of_roots(make_root, tmp_path):
     outputs = tmp_path / "outputs"
     root = make_root("cgroup", min_uid=1, outputs=str(outputs), is_service=True, daemon_gid=READERS)
     daemon = root.connect()
@@ -215,9 +208,7 @@ def test_files_of_its_own_are_the_users_in_a_directory_of_roots(
 
 @needs_root
 @over_both_launchers
-def test_a_disk_of_outputs_that_takes_nothing_fails_those_who_need_it(
-    make_root: Callable[..., RootSide], tmp_path: Path
-) -> None:
+def test_a_disk_of_outputs_that_takes_nothing_fails_those_who_need_it(make_root, tmp_path):
     mount = ["mount", "-t", "tmpfs", "-o"]
     subprocess.run([*mount, "ro,mode=755", "none", str(tmp_path)], check=True)
     try:
@@ -245,9 +236,7 @@ def test_a_disk_of_outputs_that_takes_nothing_fails_those_who_need_it(
 
 @needs_root
 @pytest.mark.parametrize("which", ["runtime", "outputs"])
-def test_a_directory_that_others_can_change_is_refused(
-    which: str, make_root: Callable[..., RootSide], tmp_path: Path
-) -> None:
+def test_a_directory_that_others_can_change_is_refused(which, make_root, tmp_path):
     directory = tmp_path / "directory"
     directory.mkdir()
     os.chown(directory, NOBODY, -1)
@@ -260,7 +249,7 @@ def test_a_directory_that_others_can_change_is_refused(
 
 
 @over_both_launchers
-def test_what_is_no_place_for_a_job_fails_it_by_itself(shared: RootSide) -> None:
+def test_what_is_no_place_for_a_job_fails_it_by_itself(shared):
     """A descriptor of the process that starts jobs, whatever leads there; what is not there."""
     daemon = shared.connect()
     before = shared.log.read_bytes()
@@ -287,7 +276,7 @@ def test_what_is_no_place_for_a_job_fails_it_by_itself(shared: RootSide) -> None
 
 
 @by_either_means
-def test_a_signal_reaches_every_process_and_kill_ends_all(shared: RootSide) -> None:
+def test_a_signal_reaches_every_process_and_kill_ends_all(shared):
     daemon = shared.connect()
     ready = shared.directory / "ready"
     text = f"trap 'exit 7' TERM; touch {ready}; while :; do sleep 0.01; done"
@@ -303,9 +292,7 @@ def test_a_signal_reaches_every_process_and_kill_ends_all(shared: RootSide) -> N
     assert not is_alive(pid)
 
 
-def test_nested_cgroups_of_a_job_are_frozen_killed_and_removed_with_it(
-    shared: RootSide,
-) -> None:
+def test_nested_cgroups_of_a_job_are_frozen_killed_and_removed_with_it(shared):
     daemon = shared.connect()
     daemon.run("1.1", "sleep", "1000")
     path = shared.job_cgroup("1.1")
@@ -323,7 +310,7 @@ def test_nested_cgroups_of_a_job_are_frozen_killed_and_removed_with_it(
     until(lambda: not path.exists())
 
 
-def test_a_launch_that_is_not_well_formed_fails_by_itself(shared: RootSide) -> None:
+def test_a_launch_that_is_not_well_formed_fails_by_itself(shared):
     daemon = shared.connect()
     launches: list[dict[str, Any]] = [
         {}, {"command": []}, {"command": [1]}, {"command": ["a\0b"]},

@@ -8,14 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hanging
 import pytest
 from harness import until
 from root_side import RootSide, by_either_means, over_both_launchers
-from stuck_exec import SilentFileSystem, silent_file_system, stuck_command
+from stuck_exec import silent_file_system, stuck_command
 
 from iodaemon.supervisor.anchor import command
 from iodaemon.supervisor.launch import PROGRAM
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.node
 
 
 @pytest.fixture
-def silent(tmp_path: Path) -> Iterator[SilentFileSystem]:
+def silent(tmp_path):
     point = tmp_path / "silent"
     point.mkdir()
     file_system = silent_file_system(point, b"x")
@@ -49,9 +48,7 @@ def pending_signals(pid: int) -> list[str]:
 @pytest.mark.parametrize(
     ("means", "killed"), [("cgroup", ""), ("processes", ""), ("processes", "iod-holder")]
 )
-def test_a_hanging_execve_holds_up_nobody(
-    killed: str, root: RootSide, silent: SilentFileSystem
-) -> None:
+def test_a_hanging_execve_holds_up_nobody(killed, root, silent):
     daemon = root.connect()
     pid = daemon.run("1.1", *stuck_command(silent.path))["pid"]
     until(lambda: silent.stuck)
@@ -69,7 +66,7 @@ def test_a_hanging_execve_holds_up_nobody(
     assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
 
 
-def test_a_dead_directory_holds_up_nobody(root: RootSide, silent: SilentFileSystem) -> None:
+def test_a_dead_directory_holds_up_nobody(root, silent):
     daemon = root.connect()
     silent.is_mute = True
     for number in range(3):
@@ -82,9 +79,7 @@ def test_a_dead_directory_holds_up_nobody(root: RootSide, silent: SilentFileSyst
     assert "absent" == daemon.await_state("0.1", "absent")["state"]
 
 
-def test_account_databases_that_say_nothing_hold_up_nobody_and_are_given_up_in_time(
-    tmp_path: Path,
-) -> None:
+def test_account_databases_that_say_nothing_hold_up_nobody_and_are_given_up_in_time(tmp_path):
     """By either launcher, side by side: each gives up after 10 s."""
     databases = hanging.databases_of(tmp_path)
     tmp_path.chmod(0o755)
@@ -117,9 +112,7 @@ def test_account_databases_that_say_nothing_hold_up_nobody_and_are_given_up_in_t
 
 
 @by_either_means
-def test_with_64_descriptors_nothing_is_lost(
-    means: str, make_root: Callable[..., RootSide]
-) -> None:
+def test_with_64_descriptors_nothing_is_lost(means, make_root):
     root = make_root(means, "prlimit", "--nofile=64:64")
     daemon = root.connect()
     keys = [f"{number}.1" for number in range(60)]
@@ -146,7 +139,7 @@ def test_with_64_descriptors_nothing_is_lost(
     assert 0 == daemon.await_state(failed[0]["key"], "ended")["exit"]["code"]
 
 
-def test_thousands_of_ends_at_once_lose_nothing(make_root: Callable[..., RootSide]) -> None:
+def test_thousands_of_ends_at_once_lose_nothing(make_root):
     """100 jobs, and 2,400 orphans of one more."""
     root = make_root("cgroup")
     daemon = root.connect()
@@ -184,7 +177,7 @@ def test_thousands_of_ends_at_once_lose_nothing(make_root: Callable[..., RootSid
     until(lambda: len(children_of(supervisor)) == 1)  # the launcher
 
 
-def test_the_cgroup_tree_is_removed_under_it(make_root: Callable[..., RootSide]) -> None:
+def test_the_cgroup_tree_is_removed_under_it(make_root):
     root = make_root("cgroup")
     daemon = root.connect()
     (root.cgroup / "jobs").rmdir()
@@ -195,9 +188,7 @@ def test_the_cgroup_tree_is_removed_under_it(make_root: Callable[..., RootSide])
     assert 3 == daemon.code_of("1.1", "exit 3")
 
 
-def test_a_full_cgroup_tree_fails_the_start_in_words_and_keeps_nobody_busy(
-    make_root: Callable[..., RootSide],
-) -> None:
+def test_a_full_cgroup_tree_fails_the_start_in_words_and_keeps_nobody_busy(make_root):
     root = make_root("cgroup")
     daemon = root.connect()
     (root.cgroup / "jobs" / "cgroup.max.descendants").write_text("0")
@@ -210,7 +201,7 @@ def test_a_full_cgroup_tree_fails_the_start_in_words_and_keeps_nobody_busy(
     assert daemon.await_state("1.2", "ended")["exit"]["code"] == 0
 
 
-def test_a_cap_that_cannot_be_had_is_refused_by_name(root: RootSide) -> None:
+def test_a_cap_that_cannot_be_had_is_refused_by_name(root):
     daemon = root.connect()
     daemon.run("1.1", "sleep", "1000")
     for io in ({"8:0": "rbps=0"}, {"8:0/..": "rbps=1"}, {"8:0": "rbps=1\n8:1 rbps=1"}, [], None):
@@ -240,7 +231,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 @over_both_launchers
-def test_where_clone3_is_missing_jobs_run_as_well(make_root: Callable[..., RootSide]) -> None:
+def test_where_clone3_is_missing_jobs_run_as_well(make_root):
     daemon = make_root("cgroup", sys.executable, "-ISc", WITHOUT_CLONE3).connect()
     daemon.run("1.1", "sh", "-c", "(setsid sleep 0.1 &); exit 3")
     ended = daemon.await_state("1.1", "ended")
@@ -248,9 +239,7 @@ def test_where_clone3_is_missing_jobs_run_as_well(make_root: Callable[..., RootS
     assert (3, True) == (ended["exit"]["code"], ended["whole"])
 
 
-def test_a_launcher_that_is_stopped_holds_up_starts_alone(
-    make_root: Callable[..., RootSide],
-) -> None:
+def test_a_launcher_that_is_stopped_holds_up_starts_alone(make_root):
     root = make_root("cgroup")
     daemon = root.connect()
     daemon.run("1.1", "sleep", "1000")
@@ -264,9 +253,7 @@ def test_a_launcher_that_is_stopped_holds_up_starts_alone(
 
 
 @pytest.mark.parametrize("program", [[PROGRAM], command("launcher")], ids=["compiled", "python"])
-def test_jobs_inherit_nothing_of_a_launcher_that_was_given_high_numbers(
-    program: list[str], tmp_path: Path
-) -> None:
+def test_jobs_inherit_nothing_of_a_launcher_that_was_given_high_numbers(program, tmp_path):
     """As of a supervisor that has a thousand jobs and more."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ledger = os.open(tmp_path / "ledger", os.O_RDWR | os.O_CREAT)
@@ -285,9 +272,7 @@ def test_jobs_inherit_nothing_of_a_launcher_that_was_given_high_numbers(
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("launcher", ["compiled"])
 @pytest.mark.parametrize(("means", "other"), [("cgroup", "/bin/false"), ("processes", "/dev/null")])
-def test_a_compiled_launcher_that_does_not_run_here_is_done_without(
-    means: str, other: str, make_root: Callable[..., RootSide]
-) -> None:
+def test_a_compiled_launcher_that_does_not_run_here_is_done_without(means, other, make_root):
     """As one that was built for another machine, and one that is no program."""
     hide = f'mount --bind {other} {PROGRAM} && exec "$@"'
     root = make_root(means, "unshare", "--mount", "sh", "-c", hide, "sh")

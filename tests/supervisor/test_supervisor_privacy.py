@@ -8,13 +8,11 @@ import pwd
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from harness import find_state, until
-from root_side import RootSide, over_both_launchers
+from root_side import over_both_launchers
 from service import NOBODY, PATH, Service
 
 from iodaemon.supervisor.launcher import _has_expired
@@ -89,7 +87,7 @@ def as_nobody(script: str) -> str:
     return ended.stdout
 
 
-def test_the_memory_of_a_child_before_its_exec_is_not_its_users(service: Service) -> None:
+def test_the_memory_of_a_child_before_its_exec_is_not_its_users(service):
     """On a machine that is set to dump what changes its user (fs.suid_dumpable = 1).
 
     The child has the ledger open for writing.
@@ -136,7 +134,7 @@ def _is_stopped(pid: int, mark: bytes) -> bool:
         return False
 
 
-def test_a_job_may_trace_and_dump_itself_and_the_audit_knows_whose_it_is(service: Service) -> None:
+def test_a_job_may_trace_and_dump_itself_and_the_audit_knows_whose_it_is(service):
     code = "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))\n"
     code += "path = '/proc/self/loginuid'\nprint(os.path.exists(path) and open(path).read())"
     dumpable, login = service.output(start(service, code, NOBODY)).split()
@@ -152,13 +150,13 @@ LOOK = "print(read(find(b'ticket')))"
 
 
 @pytest.fixture
-def keyed(service: Service) -> Service:
+def keyed(service):
     if not os.path.exists("/proc/keys"):
         pytest.skip("this kernel has no keys")
     return service
 
 
-def test_a_key_of_one_job_is_neither_found_nor_read_nor_cleared_by_another(keyed: Service) -> None:
+def test_a_key_of_one_job_is_neither_found_nor_read_nor_cleared_by_another(keyed):
     hides = start(keyed, HIDE + wait(keyed) + LOOK, NOBODY)
     number = keyed.first_word(hides)
     same = keyed.output(start(keyed, SEEK, NOBODY)).split()
@@ -170,7 +168,7 @@ def test_a_key_of_one_job_is_neither_found_nor_read_nor_cleared_by_another(keyed
     assert "secret" == keyed.output(hides).split()[1]
 
 
-def test_each_job_has_a_keyring_of_its_own_which_keeps_what_it_is_given(keyed: Service) -> None:
+def test_each_job_has_a_keyring_of_its_own_which_keeps_what_it_is_given(keyed):
     """As kinit and keyctl do."""
     code = "print(number())\nkey, ring = add(b'ticket', b'secret'), new_ring(b'ring', SESSION)\n"
     code += "print(read(find(b'ticket')), link(key, ring), link(ring, -4), owner())"
@@ -196,7 +194,7 @@ print(sum(number > 0 for number in numbers), charged() - before)
 """Bytes of the user's keys: proc(5)."""
 
 
-def test_what_jobs_link_is_charged_to_their_user_and_not_to_root(keyed: Service) -> None:
+def test_what_jobs_link_is_charged_to_their_user_and_not_to_root(keyed):
     made, charged = keyed.output(start(keyed, LINKS, UUCP)).split()
     names = sum(len(f"{count}\0") for count in range(100))
 
@@ -211,7 +209,7 @@ print(add(b'one more', b'x'), owner())
 """
 
 
-def test_a_user_with_as_many_keys_as_one_may_have_still_has_jobs(keyed: Service) -> None:
+def test_a_user_with_as_many_keys_as_one_may_have_still_has_jobs(keyed):
     """Their keyring is then root's, empty, and cannot be written to, kept or charged."""
     fill = "count = 0\nwhile add(b'%d' % count, b'x') > 0: count += 1\nprint(count)"
     fills = start(keyed, fill + wait(keyed), NEWS)
@@ -250,9 +248,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
         (errno.ENOMEM, "failed"),
     ],
 )
-def test_a_job_that_would_keep_the_supervisors_keyring_is_not_run(
-    number: int, state: str, make_root: Callable[..., RootSide]
-) -> None:
+def test_a_job_that_would_keep_the_supervisors_keyring_is_not_run(number, state, make_root):
     """No such call, and a filter, leave none to keep."""
     words = [sys.executable, "-ISc", WITHOUT_KEYS, str(number)]
     daemon = make_root("processes", *words, min_uid=1).connect()
@@ -283,14 +279,12 @@ TODAY = 20_000
         (f"\xff:x\n\nann:x:1:0:99999:7::{TODAY}:", True),
     ],
 )
-def test_an_account_has_expired_by_its_date_alone(
-    line: str, expected: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_account_has_expired_by_its_date_alone(line, expected, monkeypatch, tmp_path):
     """Where Python reads it: the C library does so for the compiled launcher."""
     shadow = tmp_path / "shadow"
     shadow.write_bytes(line.encode("latin-1") + b"\n")
 
-    def open_shadow(path: str, mode: str) -> Any:
+    def open_shadow(path, mode):
         assert path == "/etc/shadow"
         return shadow.open(mode)
 
@@ -301,9 +295,7 @@ def test_an_account_has_expired_by_its_date_alone(
 
 
 @over_both_launchers
-def test_jobs_of_an_account_that_has_expired_wait_for_a_later_try(
-    make_root: Callable[..., RootSide], tmp_path: Path
-) -> None:
+def test_jobs_of_an_account_that_has_expired_wait_for_a_later_try(make_root, tmp_path):
     """In a mount namespace of its own, with another /etc/shadow."""
     shadow = tmp_path / "shadow"
     shadow.write_text("nobody:*:1:0:99999:7::1:\n")

@@ -1,7 +1,5 @@
 """The line: who may speak, what is no wish, what a daemon finds after it was away."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
@@ -11,12 +9,11 @@ import signal
 import socket
 import subprocess
 import termios
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from harness import until
-from root_side import RootSide, by_either_means
+from root_side import by_either_means
 
 from iodaemon.supervisor.anchor import SOCKET, Config, abstract_address
 from iodaemon.supervisor.launch import PROGRAM, pack, parse_launch
@@ -27,7 +24,7 @@ pytestmark = pytest.mark.node
 NOBODY = 65534
 
 
-def test_only_the_daemons_uid_is_heard(make_root: Callable[..., RootSide]) -> None:
+def test_only_the_daemons_uid_is_heard(make_root):
     if os.geteuid() != 0:
         pytest.skip("needs root")
     root = make_root("cgroup", daemon_uid=65534)
@@ -47,9 +44,7 @@ def test_only_the_daemons_uid_is_heard(make_root: Callable[..., RootSide]) -> No
 
 
 @pytest.mark.parametrize("accepts", [True, False])
-def test_another_user_who_has_the_second_address_hinders_nobody(
-    accepts: bool, make_root: Callable[..., RootSide], tmp_path: Path
-) -> None:
+def test_another_user_who_has_the_second_address_hinders_nobody(accepts, make_root, tmp_path):
     if os.geteuid() != 0:
         pytest.skip("needs root")
     runtime = tmp_path / "run"
@@ -78,7 +73,7 @@ def test_another_user_who_has_the_second_address_hinders_nobody(
         assert "another user has taken" in root.log.read_text()
 
 
-def test_what_is_no_wish_is_answered_in_one_line_and_hurts_nobody(shared: RootSide) -> None:
+def test_what_is_no_wish_is_answered_in_one_line_and_hurts_nobody(shared):
     daemon = shared.connect()
     daemon.run("1.1", "sleep", "1000")
     lines = [
@@ -113,7 +108,7 @@ def test_what_is_no_wish_is_answered_in_one_line_and_hurts_nobody(shared: RootSi
     assert 0 == daemon.code_of("9.1", "true")
 
 
-def test_a_line_that_is_too_long_ends_the_connection(shared: RootSide) -> None:
+def test_a_line_that_is_too_long_ends_the_connection(shared):
     daemon = shared.connect()
     daemon.run("1.1", "sleep", "1000")
     with contextlib.suppress(ConnectionError):
@@ -125,9 +120,7 @@ def test_a_line_that_is_too_long_ends_the_connection(shared: RootSide) -> None:
     assert ("running", "absent") == tuple(daemon.states[key]["state"] for key in ("1.1", "2.1"))
 
 
-def test_a_daemon_of_another_protocol_is_told_so_and_can_only_have_it_replaced(
-    shared: RootSide,
-) -> None:
+def test_a_daemon_of_another_protocol_is_told_so_and_can_only_have_it_replaced(shared):
     daemon = shared.connect(says_hello=False)
     daemon.say("freeze", key="1.1")
     assert "error" in daemon.read()
@@ -141,9 +134,7 @@ def test_a_daemon_of_another_protocol_is_told_so_and_can_only_have_it_replaced(
     assert 1 == shared.connect().hello["protocol"]
 
 
-def test_a_daemon_with_another_state_is_refused_while_jobs_of_the_first_are_known(
-    root: RootSide,
-) -> None:
+def test_a_daemon_with_another_state_is_refused_while_jobs_of_the_first_are_known(root):
     daemon = root.connect(says_hello=False)
     daemon.say("hello", protocol=1, state="/first")
     assert "hello" in daemon.read()
@@ -173,7 +164,7 @@ def test_a_daemon_with_another_state_is_refused_while_jobs_of_the_first_are_know
 
 
 @by_either_means
-def test_hello_says_by_what_means_jobs_are_held(shared: RootSide) -> None:
+def test_hello_says_by_what_means_jobs_are_held(shared):
     daemon = shared.connect()
     report = daemon.run("1.1", "sleep", "1000")
     hello = daemon.hello
@@ -195,7 +186,7 @@ def test_hello_says_by_what_means_jobs_are_held(shared: RootSide) -> None:
         )
 
 
-def test_sync_reports_every_key_and_forgets_what_is_not_named(shared: RootSide) -> None:
+def test_sync_reports_every_key_and_forgets_what_is_not_named(shared):
     daemon = shared.connect()
     for key in ("1.1", "2.1"):
         daemon.run(key, "true")
@@ -216,7 +207,7 @@ def test_sync_reports_every_key_and_forgets_what_is_not_named(shared: RootSide) 
     assert "absent" == daemon.states["2.1"]["state"]
 
 
-def test_a_new_line_takes_the_place_of_the_old_one(shared: RootSide) -> None:
+def test_a_new_line_takes_the_place_of_the_old_one(shared):
     first = shared.connect()
     second = shared.connect()
     with pytest.raises(ConnectionError):
@@ -225,9 +216,7 @@ def test_a_new_line_takes_the_place_of_the_old_one(shared: RootSide) -> None:
     assert 0 == second.code_of("1.1", "true")
 
 
-def test_a_daemon_that_reads_nothing_is_hung_up_on_and_hurts_nobody(
-    shared: RootSide,
-) -> None:
+def test_a_daemon_that_reads_nothing_is_hung_up_on_and_hurts_nobody(shared):
     daemon = shared.connect()
     wishes = json.dumps({"wish": "hello", "protocol": 1}).encode() + b"\n"
     with contextlib.suppress(ConnectionError):
@@ -238,7 +227,7 @@ def test_a_daemon_that_reads_nothing_is_hung_up_on_and_hurts_nobody(
     assert 0 == other.code_of("1.1", "true")
 
 
-def test_lines_are_cut_wherever_they_are_split() -> None:
+def test_lines_are_cut_wherever_they_are_split():
     text = b'{"a":1}\n\n{"b":2}\n{"c"'
     for size in range(1, len(text)):
         reader = LineReader()
@@ -251,11 +240,11 @@ def test_lines_are_cut_wherever_they_are_split() -> None:
         decode(b"1")
 
 
-def test_a_silence_begins_once_each_time() -> None:
+def test_a_silence_begins_once_each_time():
     now_s = [0.0]
     silence = Silence(10.0, clock=lambda: now_s[0])
 
-    def begins_at(time_s: float) -> bool:
+    def begins_at(time_s):
         now_s[0] = time_s
         return silence.begins()
 
@@ -266,7 +255,7 @@ def test_a_silence_begins_once_each_time() -> None:
     assert [False, True] == [begins_at(time_s) for time_s in (39, 41)]
 
 
-def test_what_was_said_before_an_end_is_heard_also_where_words_of_ours_were_not() -> None:
+def test_what_was_said_before_an_end_is_heard_also_where_words_of_ours_were_not():
     """The kernel tells of the words that were not read before it gives those that were said."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
@@ -279,7 +268,7 @@ def test_what_was_said_before_an_end_is_heard_also_where_words_of_ours_were_not(
         assert [b"thaw", b""] == [receive(ours, 64), receive(ours, 64)]
 
 
-def test_a_signal_while_a_long_launch_is_read_does_no_harm(tmp_path: Path) -> None:
+def test_a_signal_while_a_long_launch_is_read_does_no_harm(tmp_path):
     """Of the compiled launcher: recv(2) returns what there is then, in spite of MSG_WAITALL."""
     launch = {"command": ["true"], "environment": {str(n): "x" * 100_000 for n in range(3)}}
     record = pack(parse_launch({"launch": launch}))

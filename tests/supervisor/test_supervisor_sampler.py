@@ -6,12 +6,12 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness import until
-from root_side import Daemon, RootSide, is_alive
+from root_side import Daemon, is_alive
 
 from iodaemon.supervisor.syscalls import peer_of
 
@@ -39,7 +39,7 @@ class Ear:
 
 
 @pytest.fixture
-def ear() -> Iterator[Ear]:
+def ear():
     ear = Ear()
     yield ear
     ear.listener.close()
@@ -95,9 +95,7 @@ def is_refused_to(uid: int, path: str, mode: str) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 13
 
 
-def test_it_is_the_daemons_user_who_may_only_read_what_is_others(
-    make_root: Callable[..., RootSide],
-) -> None:
+def test_it_is_the_daemons_user_who_may_only_read_what_is_others(make_root):
     if os.geteuid() != 0:
         pytest.skip("needs root")
     root = make_root("cgroup", daemon_uid=NOBODY, daemon_gid=NOBODY, min_uid=1)
@@ -129,9 +127,7 @@ def is_gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
-def test_it_lasts_as_long_as_its_line_its_supervisor_and_no_other_one(
-    root: RootSide, ear: Ear
-) -> None:
+def test_it_lasts_as_long_as_its_line_its_supervisor_and_no_other_one(root, ear):
     daemon = root.connect()
     lines, pids = zip(*(begin(daemon, ear) for _ in range(2)), strict=True)
     until(lambda: is_gone(pids[0]), "an end when another one begins")
@@ -158,7 +154,7 @@ def test_it_lasts_as_long_as_its_line_its_supervisor_and_no_other_one(
         line.close()
 
 
-def test_what_is_no_address_starts_nothing(shared: RootSide) -> None:
+def test_what_is_no_address_starts_nothing(shared):
     daemon = shared.connect()
     addresses = ["", "x", "0", "00", "0101", 5, None, ["00"]]
     for address in addresses:

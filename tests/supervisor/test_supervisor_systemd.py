@@ -10,12 +10,11 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from harness import find_state, until
-from root_side import CAN_FREEZE, UNIFIED, RootSide, by_either_means, is_alive, remove_cgroup
+from root_side import CAN_FREEZE, UNIFIED, by_either_means, is_alive, remove_cgroup
 
 from iodaemon.supervisor.anchor import thaw_all
 from iodaemon.supervisor.systemd import SCOPE, SLICE, find_unit, is_delegated
@@ -32,7 +31,7 @@ exec "$@"
 """
 
 
-def test_a_unit_is_found_by_its_name_and_its_mark(tmp_path: Path) -> None:
+def test_a_unit_is_found_by_its_name_and_its_mark(tmp_path):
     unit = tmp_path / "user.slice" / "iodaemon.service"
     base = unit / "iodaemon-0" / "jobs"
     base.mkdir(parents=True)
@@ -50,9 +49,7 @@ def test_a_unit_is_found_by_its_name_and_its_mark(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def service(
-    make_root: Callable[..., RootSide], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[RootSide]:
+def service(make_root, tmp_path, monkeypatch):
     """As a service whose jobs get a scope."""
     (tmp_path / "systemd-run").write_text(RUN)
     (tmp_path / "systemd-run").chmod(0o755)
@@ -65,9 +62,7 @@ def service(
 
 
 @needs_cgroup
-def test_the_jobs_of_a_service_are_in_a_scope_and_nobody_else_is(
-    service: RootSide, tmp_path: Path
-) -> None:
+def test_the_jobs_of_a_service_are_in_a_scope_and_nobody_else_is(service, tmp_path):
     daemon = service.connect()
     daemon.run("1.1", *service.gate.wait_and("exit 7"))
     hello = daemon.hello
@@ -89,9 +84,7 @@ def test_the_jobs_of_a_service_are_in_a_scope_and_nobody_else_is(
 
 
 @needs_cgroup
-def test_who_stops_the_scope_is_told_apart_and_the_next_job_gets_another(
-    service: RootSide, tmp_path: Path
-) -> None:
+def test_who_stops_the_scope_is_told_apart_and_the_next_job_gets_another(service, tmp_path):
     daemon = service.connect()
     for key in ("1.1", "2.1"):
         daemon.run(key, "sleep", "1000")
@@ -125,9 +118,7 @@ def test_who_stops_the_scope_is_told_apart_and_the_next_job_gets_another(
 
 
 @needs_cgroup
-def test_a_root_side_that_is_begun_elsewhere_finds_the_jobs_of_the_last_one(
-    make_root: Callable[..., RootSide],
-) -> None:
+def test_a_root_side_that_is_begun_elsewhere_finds_the_jobs_of_the_last_one(make_root):
     place = UNIFIED / f"iod-test-begun-{os.getpid()}"
     enter = ["sh", "-c", 'mkdir -p $0 && echo $$ > $0/cgroup.procs && exec "$@"']
     root = make_root("cgroup", *enter, str(place / "first.service"), cgroup="auto")
@@ -167,14 +158,12 @@ class Ear:
 
 
 @pytest.fixture
-def ear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ear:
+def ear(tmp_path, monkeypatch):
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     return Ear(tmp_path / "notify")
 
 
-def test_systemd_is_told_and_its_next_anchor_waits_until_nothing_runs(
-    ear: Ear, make_root: Callable[..., RootSide]
-) -> None:
+def test_systemd_is_told_and_its_next_anchor_waits_until_nothing_runs(ear, make_root):
     root = make_root("cgroup", is_service=True)
     daemon = root.connect()
     until(lambda: ear.said)
@@ -203,7 +192,7 @@ def test_systemd_is_told_and_its_next_anchor_waits_until_nothing_runs(
 
 
 @by_either_means
-def test_all_are_let_go_where_neither_anchor_nor_supervisor_is_left(root: RootSide) -> None:
+def test_all_are_let_go_where_neither_anchor_nor_supervisor_is_left(root):
     daemon = root.connect()
     pids = [daemon.run(f"{number}.1", "sleep", "1000")["pid"] for number in range(3)]
     for key in ("0.1", "1.1"):

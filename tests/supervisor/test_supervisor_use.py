@@ -31,7 +31,7 @@ def child(name, count, grandchild=False):
 
 
 @pytest.fixture
-def disk(tmp_path_factory: pytest.TempPathFactory) -> str:
+def disk(tmp_path_factory):
     """A directory where what is written counts: not on tmpfs."""
     return str(tmp_path_factory.mktemp("disk"))
 
@@ -52,9 +52,7 @@ def await_written(daemon: Daemon, bytes_: int) -> None:
 
 
 @by_either_means
-def test_short_lived_and_double_forked_children_are_counted_whole(
-    shared: RootSide, disk: str
-) -> None:
+def test_short_lived_and_double_forked_children_are_counted_whole(shared, disk):
     text = """
 for number in range(10):
     os.waitpid(child(f"short-{number}", 1), 0)
@@ -72,9 +70,7 @@ write("own", 5)
 
 
 @by_either_means
-def test_what_is_deleted_before_it_reaches_the_disk_is_told_beside_what_was_written(
-    shared: RootSide, disk: str
-) -> None:
+def test_what_is_deleted_before_it_reaches_the_disk_is_told_beside_what_was_written(shared, disk):
     """An orphan writes, the first process deletes: each is taken in by itself."""
     text = """
 read, write_end = os.pipe()
@@ -91,7 +87,7 @@ os.unlink(os.path.join(sys.argv[1], "big"))
     assert 32 * MIB <= use["cancelled_bytes"] <= 65 * MIB  # the disk may have had a part
 
 
-def test_what_moves_without_a_disk_is_counted_to_the_byte(shared: RootSide) -> None:
+def test_what_moves_without_a_disk_is_counted_to_the_byte(shared):
     """Two jobs of one length that differ in what they write, and read again from the cache."""
     daemon = shared.connect()
     moved = []
@@ -133,9 +129,7 @@ while True:
     [("cgroup", IGNORED), ("processes", IGNORED), ("cgroup", NOT_WAITED_FOR)],
     ids=["cgroup", "processes", "no signal ignored"],
 )
-def test_children_that_the_kernel_reaps_make_a_total_at_least(
-    shared: RootSide, disk: str, text: str
-) -> None:
+def test_children_that_the_kernel_reaps_make_a_total_at_least(shared, disk, text):
     ended = run(shared, disk, f"{text}\n{REAPED}")
 
     assert (0, False) == (ended["exit"]["code"], ended["whole"])
@@ -143,7 +137,7 @@ def test_children_that_the_kernel_reaps_make_a_total_at_least(
 
 
 @by_either_means
-def test_a_flood_of_orphans_fills_no_ledger_and_is_counted_whole(root: RootSide, disk: str) -> None:
+def test_a_flood_of_orphans_fills_no_ledger_and_is_counted_whole(root, disk):
     """Under two supervisors, so by two or three writers."""
     daemon = root.connect()
     go = root.directory / "go"
@@ -172,9 +166,7 @@ flood("b")
 
 
 @by_either_means
-def test_bytes_of_orphans_are_told_with_the_beat_and_survive_the_supervisor(
-    root: RootSide, disk: str
-) -> None:
+def test_bytes_of_orphans_are_told_with_the_beat_and_survive_the_supervisor(root, disk):
     daemon = root.connect()
     go = root.directory / "go"
     text = (

@@ -163,7 +163,7 @@ def test_a_child_that_is_reaped_while_the_sum_is_made_counts_late_and_never_twic
     process(tmp_path, 11, read=20)
     reaped = [Use()]
 
-    def members() -> list[int]:
+    def members():
         if (tmp_path / "proc/11/io").exists():  # asked for after what was reaped
             reaped[0] = Use(20)
             vanish(tmp_path, 11)
