@@ -215,6 +215,10 @@ class Server:
             os.kill(pid, signal.SIGSTOP)
             until(lambda pid=pid: find_state(pid) == "T", f"stop of process {pid}")
 
+    def continue_processes(self, *pids):
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
     def arm(self, point, *, passage=1, number=signal.SIGKILL):
         """Whoever passes this point for the nth time from now on sends itself the signal."""
         unseen = self.root / f"{point}.new"

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from system import System, can_freeze_by_cgroup
+from harness import cgroup_is_writable
+from system import System
 
 
 @pytest.fixture(params=["cgroup", "signals"], scope="module")
-def freezer(request: pytest.FixtureRequest) -> str:
+def freezer(request):
     """How jobs are suspended; for tests that hold by either means."""
-    if request.param == "cgroup" and not can_freeze_by_cgroup():
+    if request.param == "cgroup" and not cgroup_is_writable():
         pytest.skip("no cgroup of one's own here")
     return request.param
 
@@ -32,18 +33,24 @@ def _by_either(request, freezer):
 
 @pytest.fixture(scope="module")
 def _by_one(request):
-    yield from _lasting(request, "cgroup" if can_freeze_by_cgroup() else "signals")
+    yield from _lasting(request, "cgroup" if cgroup_is_writable() else "signals")
 
 
 @pytest.fixture
 def system(_by_either):
     """A daemon that serves a module, once with each freezer."""
-    yield _by_either
-    _by_either.clear()
+    yield _by_either.new_page()
+    _leave(_by_either)
 
 
 @pytest.fixture
 def plain(_by_one):
     """A daemon that serves a module, for tests in which it does not matter how jobs stand still."""
-    yield _by_one
-    _by_one.clear()
+    yield _by_one.new_page()
+    _leave(_by_one)
+
+
+def _leave(system: System) -> None:
+    if not system.is_running():
+        system.start()
+    system.end_all()

@@ -3,11 +3,11 @@
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from documented import CALLS
+from harness import is_listening, until
 from storalloc_files import YAML
 
 from iodaemon.cli import main
@@ -44,6 +44,13 @@ CODES = {"wait": (1, 143)}
 """Of a job that was cancelled, so that nobody waits 10 s for it: waiting, or running."""
 
 
+SMALL = {
+    "run": ["--quick", "--jobs", "1", "--set", "workload.jobs=8"],
+    "plot": ["--quick"],
+}
+"""What is added to the calls of a simulation, so that it takes no time."""
+
+
 def why_not(line):
     return next((words for words in NOT_RUN if line.startswith(words)), None)
 
@@ -69,9 +76,7 @@ def place(tmp_path, monkeypatch):
     command = [sys.executable, "-m", "iodaemon.cli", "daemon", "--backend", "simulated"]
     places = ["--state-dir", str(tmp_path / "state"), "--socket", str(socket)]
     with subprocess.Popen([*command, *places], stderr=subprocess.DEVNULL) as daemon:
-        until_s = time.monotonic() + 20.0
-        while not socket.exists() and time.monotonic() < until_s:
-            time.sleep(0.05)
+        until(lambda: is_listening(socket), "a daemon that listens")
         yield tmp_path
         daemon.terminate()
 
@@ -89,8 +94,8 @@ def test_every_command_in_the_documentation_does_its_work(place, capsys):
         if words[0] in ("wait", "drain"):
             main(["cancel", "--yes", words[1] if words[0] == "wait" else "all"])
         capsys.readouterr()
-        is_small = words[:3] in (["sim", "run", "first-steps"], ["sim", "plot", "first-steps"])
-        code = main([*words, "--quick"] if is_small else words)
+        more = SMALL.get(words[1], []) if words[::2][:2] == ["sim", "first-steps"] else []
+        code = main([*words, *more])
         if code not in CODES.get(words[0], (0,)):
             wrong[f"{page}: iod {line}"] = (int(code), capsys.readouterr().err)
 

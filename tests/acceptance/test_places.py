@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from system import System, until
+from harness import cgroup_is_writable, until
+from system import System
 
 pytestmark = pytest.mark.node
 
@@ -19,9 +20,9 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def moving(freezer: str) -> Iterator[System]:
+def moving():
     """A daemon of which the sockets may move."""
-    with System(freezer) as system:
+    with System("cgroup" if cgroup_is_writable() else "signals") as system:
         yield system.start()
 
 
@@ -34,17 +35,9 @@ def elsewhere(system: System) -> Path:
     return other
 
 
-def answers(system: System) -> bool:
-    try:
-        system.get("/v1/mode")
-    except OSError:
-        return False
-    return True
-
-
 def refused(system: System, *words: str) -> str:
     """The one line of a command that fails."""
-    ended = system.iod_with(*words)
+    ended = system.iod_alone(*words)
     assert ended.code in (7, 78)
     return ended.err.splitlines()[-1]
 
@@ -83,90 +76,91 @@ def lives_on(system: System, *, is_found_elsewhere: bool) -> None:
     """A job and its supervisor outlive the runtime directory, and are found by another daemon."""
     job = system.gated("job", code=5)
     system.goes_on("job")
-    supervisor = system.role_pid("supervisor")
+    supervisor = system.supervisor_pid()
     assert is_found_elsewhere == bool(abstract_names(supervisor))
     sockets = {path.name for path in system.runtime.iterdir() if path.is_socket()}
     shutil.rmtree(system.runtime)
     if not is_found_elsewhere:
         there = system.runtime.joinpath
         until(lambda: all(there(name).exists() for name in sockets), "sockets made again")
-    system.kill("daemon")
+    system.kill()
     system.start()
     system.goes_on("job")
-    assert supervisor == system.role_pid("supervisor")
+    assert supervisor == system.supervisor_pid()
     second = system.gated("second", code=6)
-    system.open("job", "second")
+    system.open_gate("job", "second")
 
     assert [("FAILED", 5), ("FAILED", 6)] == system.outcome(job, second)
-    assert 4 == len(system.ledger())
-    assert supervisor == system.role_pid("supervisor")
+    assert 4 == len(system.lines())
+    assert supervisor == system.supervisor_pid()
 
 
-def test_a_restart_finds_job_and_supervisor_without_the_runtime_directory(moving: System) -> None:
+def test_a_restart_finds_job_and_supervisor_without_the_runtime_directory(moving):
     lives_on(moving, is_found_elsewhere=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_also_where_another_user_has_the_second_address(moving: System) -> None:
-    names = abstract_names(moving.role_pid("supervisor"))
-    moving.end()
-    until(lambda: not moving.has_role("supervisor"), "end of the supervisor")
+def test_also_where_another_user_has_the_second_address(moving):
+    names = abstract_names(moving.supervisor_pid())
+    moving.stop()
+    until(lambda: not moving.supervisor_lives(), "end of the supervisor")
     with taken_by_another_user(names):
         moving.start()
         lives_on(moving, is_found_elsewhere=False)
 
 
-def test_who_removes_the_runtime_directory_hinders_nobody(moving: System) -> None:
+def test_who_removes_the_runtime_directory_hinders_nobody(moving):
     moving.gated("first", code=3)
     moving.goes_on("first")
     shutil.rmtree(moving.runtime)
-    until(lambda: answers(moving), "a daemon that answers again")
+    until(lambda: moving.answers(), "a daemon that answers again")
     moving.says("queue")
     moving.gated("second", code=4)
-    moving.goes_on("first", "second")
+    moving.goes_on("first")
+    moving.goes_on("second")
     line = refused(moving, "daemon", "--config", str(moving.config))
 
-    assert f"a daemon runs already on {moving.state} (pid {moving.role_pid('daemon')}" in line
+    assert f"a daemon runs already on {moving.state} (pid {moving.process.pid}" in line
 
     line = refused(moving, "--config", str(moving.config), "daemon", "--state-dir", "/tmp/none")
 
     assert f"a daemon runs already on {moving.runtime} (pid" in line
 
     shutil.rmtree(moving.runtime)
-    moving.kill("daemon")
+    moving.kill()
     moving.start()
-    moving.open("first", "second")
+    moving.open_gate("first", "second")
 
     assert [("FAILED", 3), ("FAILED", 4)] == moving.outcome(1, 2)
-    assert 4 == len(moving.ledger())
+    assert 4 == len(moving.lines())
 
 
-def test_a_daemon_that_cannot_make_its_socket_is_told_alike_by_all(moving: System) -> None:
+def test_a_daemon_that_cannot_make_its_socket_is_told_alike_by_all(moving):
     shutil.rmtree(moving.runtime)
     moving.runtime.touch()  # as /run/user/UID after the logout: it cannot be made
     daemon = refused(moving, "daemon", "--config", str(moving.config))
     client = refused(moving, "--config", str(elsewhere(moving)), "queue")
 
     assert daemon == client
-    assert f"(pid {moving.role_pid('daemon')}) lost its socket {moving.socket_path}" in client
+    assert f"(pid {moving.process.pid}) lost its socket {moving.client.socket_path}" in client
 
     moving.runtime.unlink()
-    until(lambda: answers(moving), "a daemon that answers again")
+    until(lambda: moving.answers(), "a daemon that answers again")
 
 
-def test_another_environment_finds_daemon_and_jobs_by_the_state_directory(moving: System) -> None:
+def test_another_environment_finds_daemon_and_jobs_by_the_state_directory(moving):
     job = moving.gated("job", code=5)
     moving.goes_on("job")
     other = elsewhere(moving)
-    ended = moving.iod_with("--config", str(other), "show", str(job))
+    ended = moving.iod_alone("--config", str(other), "show", str(job))
 
     assert (0, "") == (ended.code, ended.err)
 
-    moving.end()
+    moving.stop()
     moving.config.write_text(other.read_text())
-    moving.socket_path = moving.runtime.with_name("other-run") / "iod.sock"
+    moving.client.socket_path = str(moving.runtime.with_name("other-run") / "iod.sock")
     moving.start()
-    moving.open("job")
+    moving.open_gate("job")
 
     assert [("FAILED", 5)] == moving.outcome(job)
-    assert ["begin job", "end job"] == moving.ledger()
+    assert ["done job", "start job"] == moving.lines()

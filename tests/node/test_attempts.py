@@ -1,20 +1,16 @@
 """What is decided about one attempt of a job, or told of it, never reaches the next one."""
 
 import asyncio
-import contextlib
 import os
-import subprocess
 
 import pytest
 from builders import job, platform
-from harness import PATIENCE_S
 from sampling import Samplers
 
 from iodaemon.core import event as ev
 from iodaemon.core.decision import Kill, Start, Stop, Suspend
 from iodaemon.core.job import JobState
 from iodaemon.daemon.timeline import WallTimeline
-from iodaemon.errors import NoDaemon
 from iodaemon.node.linux import LinuxNode
 from iodaemon.supervisor.anchor import Config
 from iodaemon.supervisor.protocol import decode
@@ -175,43 +171,6 @@ def test_a_standstill_that_nobody_here_asked_for_is_no_event(tmp_path):
     assert [ev.JobStarted, ev.JobSuspended, ev.JobResumed] == [type(event) for event in posted]
 
 
-USED = {"read_bytes": 7, "written_bytes": 5, "calls": 2}
-
-
-@pytest.fixture
-def holder():
-    """The number of a process without children: a job of which nothing more is read."""
-    with subprocess.Popen(["sleep", "1000"]) as process:
-        yield process.pid
-        process.kill()
-
-
-@pytest.mark.parametrize("order", ["late", "before the report"])
-def test_what_an_adopted_job_used_is_unknown_until_the_supervisor_says_it(tmp_path, holder, order):
-    """A total never falls: after a restart of the daemon neither."""
-    running = {"key": "1.1", **RUNNING, "holder": holder}
-
-    async def play(node):
-        adopting = asyncio.create_task(
-            node.adopt([job(state=JobState.RUNNING)], same_boot=True, ledger="11")
-        )
-        await settle()
-        if order != "late":
-            node._on_used({"1.1": USED})
-        node._on_message(running)
-        node._on_message({"synced": 1})
-        await adopting
-        await node._sample()
-        node._on_used({"1.1": USED})
-        await node._sample()
-
-    posted, _ = with_node(tmp_path, play)
-    samples = [event.sample.jobs[1] for event in posted if isinstance(event, ev.SampleTaken)]
-    first = None if order == "late" else 7
-
-    assert [first, 7] == [counters.read_bytes for counters in samples]
-
-
 def test_the_end_of_a_job_that_the_daemon_does_not_know_yet_is_not_forgotten(tmp_path):
     async def play(node):
         ended = {"key": "1.1", **ENDED}
@@ -228,31 +187,3 @@ def test_the_end_of_a_job_that_the_daemon_does_not_know_yet_is_not_forgotten(tmp
 
     assert ("forget", "1.1") not in asked
     assert [0] == [event.exit.code for event in posted if isinstance(event, ev.JobExited)]
-
-
-def test_a_job_that_was_started_by_this_daemon_has_used_nothing_before(tmp_path, holder):
-    async def play(node):
-        node.perform(start(1))
-        await settle()
-        node._on_message({"key": "1.1", **RUNNING, "holder": holder})
-        await node._sample()
-
-    posted, _ = with_node(tmp_path, play)
-
-    assert [0] == [e.sample.jobs[1].read_bytes for e in posted if isinstance(e, ev.SampleTaken)]
-
-
-@pytest.mark.node
-@pytest.mark.parametrize("point", ["node.prepared", "journal.stored"])
-def test_a_daemon_that_dies_before_a_start_is_written_down_can_begin_again(make_server, point):
-    """What was prepared never runs; the job was not acknowledged."""
-    server = make_server(has_faults=True).start()
-    server.arm(point)
-    server.client.reconnect_s = 0.0  # nobody starts it again while the client would wait for that
-    with contextlib.suppress(NoDaemon):
-        server.script("echo ran >> ledger")
-    server.process.wait(PATIENCE_S)
-    server.restart()
-
-    assert [("FAILED", 3)] == server.outcome(server.script("exit 3"))
-    assert len(server.lines()) <= 1

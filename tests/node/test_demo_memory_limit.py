@@ -56,6 +56,24 @@ def test_a_controller_that_cannot_be_enabled_is_told(control):
         assert ((), f"{control}: Is a directory") == limit
 
 
+@pytest.mark.parametrize(("shown", "has_limit"), [(LIMIT, True), ("max", False)])
+def test_a_plain_user_has_a_scope_with_a_limit_where_it_limits_anything(
+    control, monkeypatch, tmp_path, shown, has_limit
+):
+    program = tmp_path / "systemd-run"
+    program.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/called\necho {shown}\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with limits.memory_limit(LIMIT) as (words, why):
+        assert (has_limit, not has_limit) == (bool(words), bool(why))
+
+    options = f"-p MemoryMax={LIMIT} -p MemorySwapMax=0 -p Delegate=yes -- "
+    expected = f"--user --scope --quiet --collect {options}"
+    assert (tmp_path / "called").read_text().startswith(expected)
+    assert " ".join(words) in ("", f"systemd-run {expected.strip()}")
+
+
 def test_a_plain_user_without_systemd_is_told(control, monkeypatch, tmp_path):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -82,15 +82,54 @@ class Machine:
             (directory / name).write_text(text + ("" if text.endswith("\n") else "\n"))
 
 
-@pytest.fixture
-def machine(tmp_path):
-    """Disks sda (two partitions) and sdb; the root filesystem is on sda1."""
-    machine = Machine(tmp_path)
+def two_disks(root: Path) -> Machine:
+    """Disks sda (two partitions) and sdb; the root filesystem is on sda1, /data on sdb."""
+    machine = Machine(root)
     machine.disk("sda", "8:0")
     machine.partition("sda", "sda1", "8:1")
     machine.partition("sda", "sda2", "8:2")
     machine.disk("sdb", "8:16")
     machine.mount("/", "8:1", "ext4", "/dev/sda1")
+    machine.mount("/data", "8:16", "xfs", "/dev/sdb")
+    return machine
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return two_disks(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def layered(tmp_path_factory):
+    """With whatever a file system may lie on: volumes, arrays, images, other directories."""
+    machine = two_disks(tmp_path_factory.mktemp("layered"))
+    for number, (slave, uuid, name) in enumerate(
+        [
+            ("sda2", "LVM-a", "vg-data"),
+            ("sda2", "CRYPT-LUKS2-1", "luks"),
+            ("dm-1", "LVM-b", "vg-root"),
+            ("sdb", "LVM-c", "vg-m1"),
+            ("sdb", "LVM-d", "vg-m2"),
+        ]
+    ):
+        volume, device = f"dm-{number}", f"252:{number}"
+        machine.stacked(volume, device, [slave], dm__uuid=uuid, dm__name=name)
+        machine.mount(f"/{name}", device, "ext4", f"/dev/mapper/{name}")
+    machine.stacked("md0", "9:0", ["dm-3", "dm-4"], md__level="raid1")
+    machine.mount("/mirror", "9:0", "ext4", "/dev/md0")
+    machine.stacked("md1", "9:1", ["sdb", "sda2"], md__level="raid0")
+    machine.mount("/striped", "9:1", "ext4", "/dev/md1")
+    machine.mount("/nfs", "0:56", "nfs4", "server:/export/home", "rw,vers=4.2")
+    machine.mount("/sshfs", "0:57", "fuse", "sshfs")
+    images = ("/data/a", "/data/b", "/nfs/a", "/sshfs/a", "/on-nfs/a")
+    places = ("/image", "/unused", "/on-nfs", "/on-sshfs", "/within")
+    for number, (image, place) in enumerate(zip(images, places, strict=True)):
+        machine.stacked(
+            f"loop{number}", f"7:{number}", loop__backing_file=f"{image}.img", queue__rotational="1"
+        )
+        machine.mount(place, f"7:{number}", "ext4", f"/dev/loop{number}")
+    machine.stacked("dm-9", "252:9", ["loop1"], dm__uuid="LVM-e", dm__name="vg-l")
+    machine.mount("/deep", "252:9", "ext4", "/dev/mapper/vg-l")
     return machine
 
 
@@ -102,147 +141,80 @@ def summary(found: PathDevice) -> tuple[str, list[str], str]:
     return found.kind, ids(found), found.description
 
 
-def test_a_filesystem_on_a_whole_disk_is_on_that_disk(machine):
-    machine.mount("/data", "8:16", "xfs", "/dev/sdb")
-
-    found = machine.find("/data/file")
-
-    assert summary(found) == ("block", ["sdb"], "xfs on disk sdb")
-    assert found.filesystem == "xfs"
+VOLUMES = "LVM volume vg-m1 (dm-3) on disk sdb and LVM volume vg-m2 (dm-4) on disk sdb"
 
 
-def test_a_partition_is_on_its_parent_disk(machine):
-    found = machine.find("/home")
+@pytest.mark.parametrize(
+    ("path", "kind", "devices", "description"),
+    [
+        ("/home", "block", ["sda"], "ext4 on partition sda1 of disk sda"),
+        ("/data/not/yet/there", "block", ["sdb"], "xfs on disk sdb"),
+        (
+            "/vg-data", "block", ["sda"],
+            "ext4 on LVM volume vg-data (dm-0) on partition sda2 of disk sda",
+        ),
+        ("/luks", "block", ["sda"], "ext4 on crypt luks (dm-1) on partition sda2 of disk sda"),
+        (
+            "/vg-root", "block", ["sda"],
+            "ext4 on LVM volume vg-root (dm-2) on crypt luks (dm-1) on partition sda2 of disk sda",
+        ),
+        (  # two volumes on one disk
+            "/mirror", "block", ["sdb"],
+            f"ext4 on md raid1 array md0 on {VOLUMES}",
+        ),
+        (
+            "/striped", "block", ["sda", "sdb"],
+            "ext4 on md raid0 array md1 on partition sda2 of disk sda and disk sdb",
+        ),
+        (
+            "/image/x", "block", ["sdb"],
+            "ext4 on loop device loop0 of file /data/a.img on xfs on disk sdb",
+        ),
+        (
+            "/deep", "block", ["sdb"],
+            "ext4 on LVM volume vg-l (dm-9) on loop device loop1 of file /data/b.img",
+        ),
+        ("/on-nfs", "block", ["loop2"], None),  # on no disk of ours: a device itself
+        ("/on-sshfs", "block", ["loop3"], None),
+        ("/within", "block", ["loop2"], None),
+        ("/nfs/me", "nfs", [], "nfs4 from server:/export/home (network, no disk here)"),
+    ],
+)  # fmt: skip
+def test_a_path_is_on_the_disks_below_all_layers(layered, path, kind, devices, description):
+    found = layered.find(path)
 
-    assert summary(found) == ("block", ["sda"], "ext4 on partition sda1 of disk sda")
-
-
-def test_a_path_that_does_not_exist_is_answered_for_where_it_would_be(machine):
-    machine.mount("/data", "8:16", "xfs", "/dev/sdb")
-
-    assert ids(machine.find("/data/not/yet/there")) == ["sdb"]
-
-
-def test_a_symbolic_link_is_followed_before_the_mount_is_looked_for(machine):
-    machine.mount("/data", "8:16", "xfs", "/dev/sdb")
-    machine.make("/data", "/home")
-    (machine.root / "home/scratch").symlink_to("../data")
-
-    found = machine.find("/home/scratch/file")
-
-    assert (found.path, ids(found)) == ("/data/file", ["sdb"])
-
-
-def test_lvm_on_a_partition_is_followed_to_the_disk(machine):
-    machine.stacked("dm-0", "252:0", ["sda2"], dm__uuid="LVM-abc", dm__name="vg-data")
-    machine.mount("/srv", "252:0", "ext4", "/dev/mapper/vg-data")
-
-    expected = (
-        "block",
-        ["sda"],
-        "ext4 on LVM volume vg-data (dm-0) on partition sda2 of disk sda",
-    )
-    assert expected == summary(machine.find("/srv"))
-
-
-def test_encryption_below_lvm_is_followed_to_the_disk(machine):
-    machine.stacked("dm-0", "252:0", ["sda2"], dm__uuid="CRYPT-LUKS2-1", dm__name="luks")
-    machine.stacked("dm-1", "252:1", ["dm-0"], dm__uuid="LVM-abc", dm__name="vg-root")
-    machine.mount("/srv", "252:1", "ext4", "/dev/mapper/vg-root")
-    machine.mount("/raw", "252:0", "ext4", "/dev/mapper/luks")
-
-    assert summary(machine.find("/raw")) == (
-        "block",
-        ["sda"],
-        "ext4 on crypt luks (dm-0) on partition sda2 of disk sda",
-    )
-    assert ids(machine.find("/srv")) == ["sda"]
+    assert (kind, devices) == summary(found)[:2]
+    assert description in (found.description, None)
 
 
-def test_a_mirror_of_two_volumes_on_one_disk_is_on_that_disk_once(machine):
-    machine.stacked("dm-2", "252:2", ["sdb"], dm__uuid="LVM-a", dm__name="vg-m1")
-    machine.stacked("dm-3", "252:3", ["sdb"], dm__uuid="LVM-b", dm__name="vg-m2")
-    machine.stacked("md0", "9:0", ["dm-2", "dm-3"], md__level="raid1")
-    machine.mount("/srv", "9:0", "ext4", "/dev/md0")
+def test_a_loop_device_is_a_leaf_where_its_file_is_on_no_disk_of_ours(layered, machine):
+    machine.mount("/dev/shm", "0:51", "tmpfs", "tmpfs")
+    for number, file in enumerate(("/dev/shm/image", "/gone/image (deleted)", "")):
+        machine.stacked(f"loop{number}", f"7:{number}", loop__backing_file=file)
+    found = leaf_devices(layered.root)
 
-    first, second = "LVM volume vg-m1 (dm-2) on disk sdb", "LVM volume vg-m2 (dm-3) on disk sdb"
-    expected = ("block", ["sdb"], f"ext4 on md raid1 array md0 on {first} and {second}")
-    assert expected == summary(machine.find("/srv"))
-
-
-def test_an_array_over_two_disks_is_on_both(machine):
-    machine.stacked("md0", "9:0", ["sdb", "sda2"], md__level="raid0")
-    machine.mount("/srv", "9:0", "ext4", "/dev/md0")
-
-    assert ids(machine.find("/srv")) == ["sda", "sdb"]
-
-
-def test_a_loop_device_is_on_the_disk_of_its_file(machine):
-    machine.mount("/images", "8:16", "ext4", "/dev/sdb")
-    machine.stacked("loop3", "7:3", loop__backing_file="/images/a.img")
-    machine.mount("/mnt", "7:3", "ext4", "/dev/loop3")
-
-    expected = (
-        "block",
-        ["sdb"],
-        "ext4 on loop device loop3 of file /images/a.img on ext4 on disk sdb",
-    )
-    assert expected == summary(machine.find("/mnt/x"))
-
-
-def test_a_loop_device_below_a_volume_is_followed_too(machine):
-    machine.mount("/images", "8:16", "ext4", "/dev/sdb")
-    machine.stacked("loop3", "7:3", loop__backing_file="/images/a.img")
-    machine.stacked("dm-0", "252:0", ["loop3"], dm__uuid="LVM-abc", dm__name="vg-l")
-    machine.mount("/mnt", "252:0", "ext4", "/dev/mapper/vg-l")
-
-    assert ids(machine.find("/mnt")) == ["sdb"]
+    assert ["loop2", "loop3", "sda", "sdb"] == [each.id for each in found]
+    assert found[0].rotational is True
+    assert ["sda", "sdb"] == [each.id for each in leaf_devices(machine.root)]
 
 
 def test_a_loop_device_whose_file_is_on_itself_ends(machine):
     machine.stacked("loop3", "7:3", loop__backing_file="/mnt/a.img")
     machine.mount("/mnt", "7:3", "ext4", "/dev/loop3")
 
-    assert (machine.find("/mnt").kind, ids(machine.find("/mnt"))) == ("other", [])
+    assert ("other", []) == summary(machine.find("/mnt"))[:2]
 
 
-@pytest.mark.parametrize(
-    ("filesystem", "source"), [("fuse", "nbdfuse"), ("nfs4", "server:/export")]
-)
-def test_a_loop_device_whose_file_is_on_no_disk_of_ours_is_a_device_itself(
-    machine, filesystem, source
-):
-    machine.mount("/far/image", "0:50", filesystem, source)
-    machine.stacked("loop3", "7:3", loop__backing_file="/far/image", queue__rotational="1")
-    machine.mount("/mnt", "7:3", "ext4", "/dev/loop3")
+def test_a_symbolic_link_is_followed_before_the_mount_is_looked_for(machine):
+    machine.make("/data", "/home")
+    (machine.root / "home/scratch").symlink_to("../data")
 
-    assert ids(machine.find("/mnt/x")) == ["loop3"]
-    assert [device.id for device in leaf_devices(machine.root)] == ["loop3", "sda", "sdb"]
-    assert leaf_devices(machine.root)[0].rotational is True
+    found = machine.find("/home/scratch/file")
 
-
-def test_a_loop_device_in_a_file_of_such_a_loop_device_is_on_that_one(machine):
-    machine.mount("/far", "0:50", "fuse", "sshfs")
-    machine.stacked("loop3", "7:3", loop__backing_file="/far/image")
-    machine.mount("/mnt", "7:3", "ext4", "/dev/loop3")
-    machine.stacked("loop4", "7:4", loop__backing_file="/mnt/image")
-    machine.mount("/inner", "7:4", "ext4", "/dev/loop4")
-
-    assert ids(machine.find("/inner/x")) == ["loop3"]
-    assert [device.id for device in leaf_devices(machine.root)] == ["loop3", "sda", "sdb"]
-
-
-def test_a_loop_device_in_memory_on_a_disk_or_without_a_visible_file_is_none_itself(machine):
-    machine.mount("/dev/shm", "0:51", "tmpfs", "tmpfs")
-    files = ("/dev/shm/image", "/var/image", "/gone/image (deleted)", "")
-    for number, file in enumerate(files):
-        machine.stacked(f"loop{number}", f"7:{number}", loop__backing_file=file)
-
-    assert [device.id for device in leaf_devices(machine.root)] == ["sda", "sdb"]
+    assert ("/data/file", ["sdb"], "xfs") == (found.path, ids(found), found.filesystem)
 
 
 def test_a_mount_is_answered_for_without_a_look_at_it(machine):
-    machine.mount("/data", "8:16", "xfs", "/dev/sdb")
     mounts = read_mounts(machine.root)
 
     found = [find_mount_devices(mount, mounts, machine.root) for mount in mounts]
@@ -269,81 +241,59 @@ def test_btrfs_is_on_all_its_devices_whatever_its_anonymous_number(machine):
     assert expected == summary(machine.find("/srv"))
 
 
-def test_btrfs_without_its_sysfs_directory_is_on_the_device_it_was_mounted_from(machine):
-    machine.mount("/srv", "0:49", "btrfs", "/dev/sdb")
-
-    assert summary(machine.find("/srv")) == ("btrfs", ["sdb"], "btrfs on disk sdb")
-
-
-def test_overlay_is_on_the_disks_of_its_directories_upper_first(machine):
-    machine.mount("/data", "8:16", "xfs", "/dev/sdb")
-    machine.make("/lower", "/data/upper", "/data/low:er")
-    options = r"rw,lowerdir=/lower:/data/low\134:er,upperdir=/data/upper,workdir=/data/work"
+@pytest.mark.parametrize(
+    ("options", "devices", "description"),
+    [
+        (
+            r"rw,lowerdir=/lower:/data/low\134:er,upperdir=/data/upper,workdir=/data/work",
+            ["sdb", "sda"],  # upper first
+            "overlay on xfs on disk sdb",
+        ),
+        (  # as new kernels tell it
+            "ro,lowerdir+=/lower,lowerdir+=/data/lower",
+            ["sda", "sdb"],
+            "overlay on ext4 on partition sda1 of disk sda",
+        ),
+        (
+            "rw,lowerdir=l/ABC:l/DEF,upperdir=/var/lib/docker/x/diff",
+            [],
+            "overlay on directories that cannot be seen from here",
+        ),
+        ("rw,lowerdir=/merged,upperdir=/merged/upper", [], None),  # over itself
+    ],
+)
+def test_overlay_is_on_the_disks_of_its_directories(machine, options, devices, description):
+    machine.make("/lower", "/data/upper", "/data/low:er", "/data/lower", "/merged/upper")
     machine.mount("/merged", "0:52", "overlay", "overlay", options)
+    found = machine.find("/merged/x")
 
-    expected = ("overlay", ["sdb", "sda"], "overlay on xfs on disk sdb")
-    assert expected == summary(machine.find("/merged/x"))
-
-
-def test_overlay_of_new_kernels_names_each_lower_directory(machine):
-    machine.mount("/data", "8:16", "xfs", "/dev/sdb")
-    machine.make("/lower", "/data/lower")
-    machine.mount(
-        "/merged", "0:52", "overlay", "overlay", "ro,lowerdir+=/lower,lowerdir+=/data/lower"
-    )
-
-    assert ids(machine.find("/merged")) == ["sda", "sdb"]
+    assert ("overlay", devices) == summary(found)[:2]
+    assert description in (found.description, None)
 
 
-def test_overlay_whose_directories_cannot_be_seen_has_no_known_disk(tmp_path):
-    machine = Machine(tmp_path)
-    machine.disk("sda", "8:0")
-    options = "rw,lowerdir=l/ABC:l/DEF,upperdir=/var/lib/docker/x/diff"
-    machine.mount("/", "0:52", "overlay", "overlay", options)
-
-    expected = ("overlay", [], "overlay on directories that cannot be seen from here")
-    assert expected == summary(machine.find("/etc"))
-
-
-def test_overlay_over_itself_ends(tmp_path):
-    machine = Machine(tmp_path)
-    machine.make("/upper")
-    machine.mount("/", "0:52", "overlay", "overlay", "rw,lowerdir=/upper,upperdir=/upper")
-
-    assert ids(machine.find("/upper")) == []
-
-
-def test_nfs_is_named_and_has_no_disk_here(machine):
-    machine.mount("/home", "0:56", "nfs4", "server:/export/home", "rw,vers=4.2")
-
-    expected = ("nfs", [], "nfs4 from server:/export/home (network, no disk here)")
-    assert expected == summary(machine.find("/home/me"))
-
-
-@pytest.mark.parametrize("filesystem", ["tmpfs", "ramfs", "devtmpfs"])
-def test_memory_has_no_disk(machine, filesystem):
-    machine.mount("/run", "0:60", filesystem, filesystem)
-
-    assert summary(machine.find("/run/x")) == ("tmpfs", [], f"{filesystem} (memory, no disk)")
-
-
-def test_a_filesystem_that_names_no_device_is_other(machine):
-    machine.mount("/pool", "0:61", "zfs", "pool/data")
-
-    assert summary(machine.find("/pool/x")) == ("other", [], "zfs on pool/data (no disk known)")
-
-
-def test_a_filesystem_on_compressed_memory_has_no_disk(machine):
+@pytest.mark.parametrize(
+    ("filesystem", "source", "number", "expected"),
+    [
+        ("tmpfs", "tmpfs", "0:60", ("tmpfs", [], "tmpfs (memory, no disk)")),
+        ("ramfs", "ramfs", "0:60", ("tmpfs", [], "ramfs (memory, no disk)")),
+        ("devtmpfs", "udev", "0:60", ("tmpfs", [], "devtmpfs (memory, no disk)")),
+        ("zfs", "pool/data", "0:61", ("other", [], "zfs on pool/data (no disk known)")),
+        ("ext4", "/dev/zram0", "253:0", ("other", [], "ext4 on zram0")),  # compressed memory
+        ("btrfs", "/dev/sdb", "0:49", ("btrfs", ["sdb"], "btrfs on disk sdb")),  # no sysfs of it
+    ],
+)
+def test_a_filesystem_is_told_by_its_kind(machine, filesystem, source, number, expected):
     machine.stacked("zram0", "253:0", queue__rotational="0")
-    machine.mount("/tmp", "253:0", "ext4", "/dev/zram0")
+    machine.mount("/place", number, filesystem, source)
 
-    assert summary(machine.find("/tmp")) == ("other", [], "ext4 on zram0")
+    assert expected == summary(machine.find("/place/x"))
 
 
-def test_without_mountinfo_the_path_is_of_unknown_kind(tmp_path):
+def test_without_mountinfo_or_sysfs_nothing_is_known(tmp_path):
     found = find_device("/x", tmp_path)
 
     assert summary(found) == ("other", [], "unknown: not on a visible mount")
+    assert leaf_devices(tmp_path) == ()
 
 
 def test_a_disk_has_model_and_says_whether_it_rotates(machine):
@@ -376,10 +326,6 @@ def test_leaf_devices_are_whole_disks_with_room_on_them(machine):
     expected = ["cciss/c0d0", "nvme0n1", "sda", "sdb"]
     assert expected == [device.id for device in leaf_devices(machine.root)]
     assert expected == list(leaf_names(machine.root))
-
-
-def test_a_machine_without_sysfs_has_no_disks(tmp_path):
-    assert leaf_devices(tmp_path) == ()
 
 
 def test_disks_whose_accounting_is_off_are_reported(machine):

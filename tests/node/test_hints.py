@@ -1,19 +1,16 @@
-"""Real jobs teach what the next ones will move: in the queue, after a restart, for placement."""
+"""Real jobs teach what the next ones will move: in the queue, and after a restart."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pytest
-from harness import Server, until
+from harness import until
 
 pytestmark = pytest.mark.node
 
 MIB = 2**20
-WRITES = "dd if=/dev/zero of=data-$IOD_JOB_ID bs=1M count=48 conv=fsync 2>/dev/null"
-WRITER = f"[ -e quiet ] || {{ {WRITES}; sleep 0.5; }}; while [ -e quiet ]; do sleep 0.05; done"
-"""Writes 48 MiB and ends after half a second; while the file 'quiet' is there it only waits."""
+WRITER = "dd if=/dev/zero of=data-$IOD_JOB_ID bs=1M count=48 conv=fsync 2>/dev/null; sleep 0.5"
 
 
 def iod(server, *words):
@@ -45,8 +42,8 @@ def is_learned(server, job):
     return queued(server)[job]["expected"]["source"] == "learned"
 
 
-@pytest.mark.slow
 def test_the_second_of_two_jobs_is_expected_to_move_what_the_first_did(server):
+    """Also by a daemon that is started after a kill, and not against the word of its submitter."""
     first = writer(server)
     server.end_of(first)
     told = server.job(first)
@@ -56,13 +53,15 @@ def test_the_second_of_two_jobs_is_expected_to_move_what_the_first_did(server):
     assert "unknown" == told["expected"]["source"]
 
     second = writer(server, hold=True)
-    for _ in range(2):
+    server.await_durable(first, "COMPLETED")
+    for is_first in (True, False):
         until(lambda: is_learned(server, second), "the past is known")
         expected = queued(server)[second]["expected"]
         assert ("learned", "name:writer", 1) == tuple(expected[k] for k in ("source", "by", "runs"))
         assert pytest.approx(rate, rel=1e-6) == expected["rate_bytes_per_s"]
-        server.stop()
-        server.start()
+        if is_first:
+            server.kill()
+            server.start()
     assert " l " in iod(server, "queue")
 
     server.client.resume(second)
@@ -73,49 +72,11 @@ def test_the_second_of_two_jobs_is_expected_to_move_what_the_first_did(server):
     [line] = iod(server, "hint", "show", "name:*").splitlines()[1:2]
     assert ("learned", "name:writer") == (line.split()[0], line.split()[-1])
 
-
-def test_a_declared_rate_goes_before_what_was_learned(server):
-    server.end_of(writer(server))
     script = server.place / "job.sh"
     script.write_text("#!/bin/sh\n#IOD name=writer hold io=40MB/s,20%\ntrue\n")
     script.chmod(0o755)
-
     iod(server, "submit", "./job.sh")
     [job] = queued(server).values()
     assert ("declared", 8e6, 0.2) == tuple(
         job["expected"][key] for key in ("source", "rate_bytes_per_s", "io_share")
     )
-
-
-def test_jobs_are_placed_away_from_one_that_is_known_to_write_before_it_does(means):
-    cpus = sorted(os.sched_getaffinity(0))
-    if len(cpus) < 2:
-        pytest.skip("needs two CPUs")
-    topology = {"sockets": [str(cpu) for cpu in cpus[:2]], "oversubscribe": 3}
-    with Server(means, topology=topology) as server:
-        server.start()
-        server.end_of(writer(server))
-
-        (server.place / "quiet").touch()
-        waits = writer(server)
-        others = []
-        for number in range(3):
-            others.append(server.gated(f"other{number}"))
-            server.goes_on(f"other{number}")
-        homes = [server.job(job)["socket"] for job in (waits, *others)]
-
-        (server.place / "quiet").unlink()
-        server.open_gate(*(f"other{number}" for number in range(3)))
-        for job in (waits, *others):
-            server.end_of(job)
-    assert [0, 1, 1, 1] == homes
-
-
-def test_a_daemon_killed_with_what_it_learned_knows_it_again(server):
-    server.end_of(writer(server))
-    server.await_durable(1, "COMPLETED")
-    server.kill()
-    server.start()
-
-    second = writer(server, hold=True)
-    until(lambda: is_learned(server, second), "the past is known")

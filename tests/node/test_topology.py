@@ -79,66 +79,56 @@ def refusal(root: Path, sockets: Sequence[str], *, cpus: str = "0-63") -> str:
     return str(caught.value)
 
 
-def test_one_socket_is_one_partition(tmp_path):
-    machine(tmp_path, {0: singles("0-3")}, nodes={0: "0-3"})
+@pytest.mark.parametrize(
+    ("packages", "options", "expected"),
+    [
+        # one socket
+        ({0: singles("0-3")}, {}, {0: [(0,), (1,), (2,), (3,)]}),
+        # numbered in the order of packages
+        ({12: singles("0-1"), 3: singles("2-3")}, {}, {0: [(2,), (3,)], 1: [(0,), (1,)]}),
+        # a core is one slot with all its threads
+        ({0: ["0,4", "1,5"], 1: ["2,6", "3,7"]}, {}, {0: [(0, 4), (1, 5)], 1: [(2, 6), (3, 7)]}),
+        # a thread is a slot when asked for
+        ({0: ["0,2", "1,3"]}, {"slot": "thread"}, {0: [(0,), (1,), (2,), (3,)]}),
+        # a core has only its allowed threads
+        ({0: ["0,2", "1,3"]}, {"cpus": "1-2"}, {0: [(1,), (2,)]}),
+        # not an offline one
+        ({0: ["0,2", "1,3"]}, {"online": "0-2"}, {0: [(0, 2), (1,)]}),
+        # no allowed CPU
+        ({0: singles("0-1")}, {"cpus": "8"}, {}),
+        # without sysfs
+        ({}, {"cpus": "2-3"}, {0: [(2,), (3,)]}),
+        # CPUs left out
+        ({0: ["0,2", "1,3"]}, {"sockets": ("1,3",)}, {0: [(1, 3)]}),
+        # one divided into two
+        ({0: singles("0-3")}, {"sockets": ("2-3", "0,1")}, {0: [(2,), (3,)], 1: [(0,), (1,)]}),
+    ],
+)
+def test_sockets_are_partitions_and_cores_are_slots(tmp_path, packages, options, expected):
+    if packages:
+        machine(tmp_path, packages, online=options.get("online", ""))
+    asked = {name: value for name, value in options.items() if name != "online"}
+    partitions = topology(tmp_path, **asked)
 
-    (partition,) = topology(tmp_path)
-
-    assert slots(partition) == [(0,), (1,), (2,), (3,)]
-    assert (partition.id, partition.memory_nodes) == (0, (0,))
-
-
-def test_a_socket_of_two_numa_nodes_is_one_partition(tmp_path):
-    packages = {0: singles("0-3"), 1: singles("4-7")}
-    machine(tmp_path, packages, nodes={0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"})
-
-    partitions = topology(tmp_path)
-
-    assert [partition.memory_nodes for partition in partitions] == [(0, 1), (2, 3)]
-    assert [len(partition.slots) for partition in partitions] == [4, 4]
-
-
-def test_partitions_are_numbered_in_the_order_of_packages(tmp_path):
-    machine(tmp_path, {12: singles("0-1"), 3: singles("2-3")})
-
-    partitions = topology(tmp_path)
-
-    assert [(partition.id, slots(partition)) for partition in partitions] == [
-        (0, [(2,), (3,)]),
-        (1, [(0,), (1,)]),
-    ]
-
-
-def test_a_core_is_one_slot_with_all_its_threads(tmp_path):
-    machine(tmp_path, {0: ["0,4", "1,5"], 1: ["2,6", "3,7"]})
-
-    first, second = topology(tmp_path)
-
-    assert slots(first) == [(0, 4), (1, 5)]
-    assert [slot.id for slot in second.slots] == [2, 3]
+    assert expected == {partition.id: slots(partition) for partition in partitions}
+    for partition in partitions:
+        assert [each[0] for each in slots(partition)] == [slot.id for slot in partition.slots]
+        assert partition.memory_nodes == ()  # without a node directory
 
 
-def test_a_thread_is_a_slot_when_asked_for(tmp_path):
-    machine(tmp_path, {0: ["0,2", "1,3"]})
+@pytest.mark.parametrize(
+    ("nodes", "options", "expected"),
+    [
+        ({0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}, {}, [(0, 1), (2, 3)]),
+        ({0: "0-3", 1: "4-7", 2: ""}, {}, [(0,), (1,)]),  # memory without CPUs
+        ({0: "0-3", 1: "4-7"}, {"cpus": "5-6"}, [(1,)]),  # a confined daemon
+        ({0: "0-7"}, {"sockets": ("0-3", "4-7")}, [(0,), (0,)]),
+    ],
+)
+def test_a_socket_has_the_memory_of_its_nodes(tmp_path, nodes, options, expected):
+    machine(tmp_path, {0: singles("0-3"), 1: singles("4-7")}, nodes=nodes)
 
-    (partition,) = topology(tmp_path, slot="thread")
-
-    assert slots(partition) == [(0,), (1,), (2,), (3,)]
-
-
-def test_a_core_has_only_its_allowed_threads_and_is_named_after_the_lowest(tmp_path):
-    machine(tmp_path, {0: ["0,2", "1,3"]})
-
-    (partition,) = topology(tmp_path, cpus="1-2")
-
-    assert [(slot.id, slot.cpus) for slot in partition.slots] == [(1, (1,)), (2, (2,))]
-
-
-def test_memory_without_cpus_belongs_to_no_socket(tmp_path):
-    packages = {0: singles("0-1"), 1: singles("2-3")}
-    machine(tmp_path, packages, nodes={0: "0-1", 1: "2-3", 2: ""})
-
-    assert [partition.memory_nodes for partition in topology(tmp_path)] == [(0,), (1,)]
+    assert expected == [partition.memory_nodes for partition in topology(tmp_path, **options)]
 
 
 @pytest.mark.parametrize(
@@ -160,39 +150,6 @@ def test_memory_nodes_have_memory_and_are_allowed(tmp_path, memory, allowed, exp
     assert expected == [each.memory_nodes for each in topology(tmp_path, nodes=nodes)]
 
 
-def test_an_offline_cpu_is_not_handed_out(tmp_path):
-    machine(tmp_path, {0: ["0,2", "1,3"]}, nodes={0: "0-2"}, online="0-2")
-
-    assert slots(topology(tmp_path)[0]) == [(0, 2), (1,)]
-
-
-def test_a_confined_daemon_has_only_its_own_sockets(tmp_path):
-    packages = {0: singles("0-3"), 1: singles("4-7")}
-    machine(tmp_path, packages, nodes={0: "0-3", 1: "4-7"})
-
-    (partition,) = topology(tmp_path, cpus="5-6")
-
-    assert (partition.id, partition.memory_nodes, slots(partition)) == (0, (1,), [(5,), (6,)])
-
-
-def test_without_a_node_directory_memory_nodes_are_unknown(tmp_path):
-    machine(tmp_path, {0: singles("0-1")})
-
-    assert topology(tmp_path)[0].memory_nodes == ()
-
-
-def test_without_sysfs_the_machine_is_one_socket_of_the_allowed_cpus(tmp_path):
-    (partition,) = topology(tmp_path, cpus="2-3")
-
-    assert slots(partition) == [(2,), (3,)]
-
-
-def test_without_an_allowed_cpu_there_is_no_partition(tmp_path):
-    machine(tmp_path, {0: singles("0-1")})
-
-    assert topology(tmp_path, cpus="8") == ()
-
-
 def test_a_disk_is_near_the_socket_of_its_controllers_node(tmp_path):
     packages = {0: singles("0-1"), 1: singles("2-3")}
     machine(tmp_path, packages, nodes={0: "0-1", 1: "2-3"})
@@ -204,43 +161,20 @@ def test_a_disk_is_near_the_socket_of_its_controllers_node(tmp_path):
     assert near == [("sda",), ("nvme0n1", "nvme1n1")]
 
 
-def test_the_configuration_divides_one_socket_into_two(tmp_path):
-    machine(tmp_path, {0: singles("0-3")}, nodes={0: "0-3"})
-
-    first, second = topology(tmp_path, sockets=("2-3", "0,1"))
-
-    assert [slots(first), slots(second)] == [[(2,), (3,)], [(0,), (1,)]]
-    assert [first.memory_nodes, second.memory_nodes] == [(0,), (0,)]
-
-
-def test_the_configuration_may_leave_cpus_out(tmp_path):
-    machine(tmp_path, {0: ["0,2", "1,3"]})
-
-    (partition,) = topology(tmp_path, sockets=("1,3",))
-
-    assert slots(partition) == [(1, 3)]
-
-
 @pytest.mark.parametrize(
     ("sockets", "allowed", "problem"),
     [
         (("0-2", "1-3"), "0-63", "'1-3' has CPU 1-2 in common with '0-2'; name each CPU once"),
         (("0-1", "2-5"), "0-63", "'2-5': CPU 4-5 does not exist or is offline; write CPUs of 0-3"),
+        ((" ",), "0-63", "' ' is an empty list; write CPUs of 0-3, or leave it out"),
         (("0-3",), "1-2", "'0-3': CPU 0,3 may not be used by this daemon; write CPUs of 1-2"),
     ],
-    ids=["overlap", "no such CPU", "not allowed"],
+    ids=["overlap", "no such CPU", "empty", "not allowed"],
 )
 def test_sockets_that_do_not_fit_are_refused_in_one_line(tmp_path, sockets, allowed, problem):
     machine(tmp_path, {0: singles("0-3")})
 
     assert f"[topology] sockets: {problem}" == refusal(tmp_path, sockets, cpus=allowed)
-
-
-@pytest.mark.parametrize("text", ["", " ", "\n"])
-def test_an_empty_socket_is_refused(tmp_path, text):
-    machine(tmp_path, {0: singles("0-3")})
-
-    assert "is an empty list; write CPUs of 0-3" in refusal(tmp_path, (text,))
 
 
 @pytest.mark.parametrize("text", ["a", "0-", "-3", "3-1", "0,,1", "0-1-2", "99999999999", "0x1"])

@@ -1,20 +1,17 @@
 """``iod compare`` with real jobs and real daemons, and what is left: nothing."""
 
-import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
-from harness import cgroup_is_writable, cgroup_trees
+from harness import MARK, cgroup_is_writable, cgroup_trees, end, marked, until
 
-from iodaemon.trial.private import MARK, own_directory, private, sweep
+from iodaemon.trial.private import own_directory, private, sweep
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(300)]
 
@@ -64,51 +61,21 @@ command = ["sh", "-c", '''n=$(cat n 2>/dev/null || echo 0); echo $((n+1)) > n
 """
 
 
-@contextlib.contextmanager
-def a_place():
+@pytest.fixture
+def place(monkeypatch):
     """A directory of a short name for all: files, daemons, results; nothing may be left of them."""
     path = Path(tempfile.mkdtemp(prefix="iodt", dir="/tmp"))
+    monkeypatch.setenv("TMPDIR", str(path))
+    monkeypatch.setenv(MARK, path.name)  # in the environment of all that is started
     yield path
     left = [each.name for each in path.iterdir() if each.name.startswith("iod-trial")]
-    processes = of_trials_below(path)
+    processes = marked(path.name)
     for pid in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        end(pid)
     shutil.rmtree(path)
 
     assert [] == left
     assert [] == processes
-
-
-@pytest.fixture
-def place():
-    with a_place() as path:
-        yield path
-
-
-LONG = {
-    "policies": ("compare", "w.toml", "--policies", "none,mine.toml", "--rounds", "2", "--json"),
-    "commands": ("compare", "workload-commands.toml", "--rounds", "1", "--output", "res"),
-    "kernels": ("compare", "w.toml", "--policies", "none,dynamic", "--rounds", "1", "--json"),
-}
-WHOLE = {"commands"}
-
-
-@pytest.fixture
-def trial(place):
-    """Starts one of the long ones in its place."""
-    write(place, SMALL)
-    write(place, (ROOT / "policies/dynamic.toml").read_text(), "mine.toml")
-
-    def begin(name):
-        if name == "kernels":
-            write(place, a_fourth((EXAMPLES / "workload-mixed.toml").read_text()))
-        file = LONG[name][1]
-        if (EXAMPLES / file).exists():
-            write(place, (EXAMPLES / file).read_text(), file)
-        return start(place, *LONG[name], "--force", is_whole=name in WHOLE)
-
-    return begin
 
 
 def a_fourth(text):
@@ -119,33 +86,19 @@ def a_fourth(text):
     return text
 
 
-def of_trials_below(path):
-    """Every living process that a daemon of a trial started, whose trial was of this directory."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            words = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
-            is_marked = any(word.startswith(f"{MARK}=".encode()) for word in words)
-            if is_marked and f"TMPDIR={path}".encode() in words:
-                found.append(int(name))
-    return found
-
-
-def start(place, *words, is_whole=False):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(place)}
-    program = ["-m", "iodaemon.cli"] if is_whole else ["-c", PLAINLY]
+def start(place, *words):
     return subprocess.Popen(
-        [sys.executable, *program, *words],
+        [sys.executable, "-c", PLAINLY, *words],
         cwd=place,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-def run(place, *words, **how):
-    return finish(start(place, *words, **how))
+def run(place, *words):
+    return finish(start(place, *words))
 
 
 def finish(process):
@@ -168,72 +121,36 @@ def doing_after(limit, what):
     return AFTER.replace("LIMIT", str(limit)).replace("WHAT", what)
 
 
-def until(holds, what):
-    until_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < until_s, what
-        time.sleep(0.05)
-
-
 # -- compare ---------------------------------------------------------------------------------------
 
 
-def test_policies_by_name_and_by_file_are_compared_by_real_jobs(place, trial):
-    process = trial("policies")
-    code, out, err = finish(process)
+def test_policies_by_name_and_by_file_are_compared_by_real_jobs(place):
+    write(place, (ROOT / "policies/dynamic.toml").read_text(), "mine.toml")
+    words = (write(place, SMALL), "--policies", "none,mine.toml", "--rounds", "1", "--json")
+    code, out, err = run(place, "compare", *words, "--force")
 
     assert code == 0, err
     document = json.loads(out)
     assert document == json.loads((place / "iod-compare/w/results.json").read_text())
     runs = [(each["policy"], each["round"]) for each in document["runs"]]
-    assert [("none", 1), ("mine", 1), ("mine", 2), ("none", 2)] == runs
+    assert [("none", 1), ("mine", 1)] == runs
     assert {"read", "own"} == set(document["alone_s"])
-    assert [2, 2] == [len(each) for each in document["alone_times_s"].values()]
-    assert [3] * 4 == [len(each["jobs"]) for each in document["runs"]]
+    assert [1, 1] == [len(each) for each in document["alone_times_s"].values()]
+    assert [3] * 2 == [len(each["jobs"]) for each in document["runs"]]
     assert all(0.0 < each["slowdown"] for each in document["runs"])
     assert {"too few rounds", "same", "unknown"} >= {e["verdict"] for e in document["changes"]}
     assert not (place / "n").exists()
 
 
 @pytest.mark.slow
-def test_the_example_with_commands_is_compared_and_told_as_a_table(place, trial):
-    process = trial("commands")
-    code, out, err = finish(process)
-
-    assert code == 0, err
-    for words in (
-        "workload workload-commands: 4 jobs (2 pack, 1 copy, 1 stream)",
-        "throughput, jobs/min",
-        "too few rounds to tell",
-        "against none:",
-        "storage: ",
-    ):
-        assert words in out
-    assert (place / "res/results.json").exists()
-    assert (place / "res/comparison.svg").exists()
-
-
-@pytest.mark.slow
-def test_a_command_that_fails_is_told_with_what_it_said(place):
-    text = '[[job]]\nname = "bad"\ncommand = ["sh", "-c", "echo first; echo last >&2; exit 3"]\n'
-    code, _, err = run(place, "compare", write(place, text), "--force")
-
-    assert code == 1
-    assert ["| first", "| last"] == [
-        line.removeprefix("iod: ") for line in err.splitlines() if line.startswith("iod: | ")
-    ]
-    assert "bad alone: job bad.0 is FAILED: exit code 3; it said last: 'last'" in err
-    assert not (place / "iod-compare").exists()
-
-
-@pytest.mark.slow
 def test_a_command_that_fails_later_ends_the_trial_and_complete_rounds_are_told(place):
-    file = write(place, doing_after(5, "exit 5"))
+    file = write(place, doing_after(5, "{ echo last >&2; exit 5; }"))
     code, out, err = run(place, "compare", file, "--force", "--policies", "none,dynamic")
 
     assert code == 1
     assert "rounds: 1 of 6 asked" in out
     assert "round 2 of 6, none: job counting.0 is FAILED: exit code 5" in err
+    assert "it said last: 'last'" in err
     assert [1, 1] == [
         len(json.loads((place / "iod-compare/w/results.json").read_text())[key])
         for key in ("partial", "alone_s")
@@ -241,32 +158,19 @@ def test_a_command_that_fails_later_ends_the_trial_and_complete_rounds_are_told(
 
 
 @pytest.mark.slow
-def test_an_interrupted_comparison_tells_the_rounds_that_are_complete(place):
-    file = write(place, doing_after(3, "sleep 300"))
-    process = start(place, "compare", file, "--force", "--policies", "none,dynamic")
-    until(lambda: (place / "n").exists() and (place / "n").read_text() == "4\n", "the fourth run")
-    process.send_signal(signal.SIGINT)
-    code, out, err = finish(process)
-
-    assert code == 130, err
-    assert "rounds: 1 of 6 asked" in out
-    assert "ended early: 1 of 6 rounds are complete" in err
-
-
-@pytest.mark.slow
 def test_what_a_killed_one_left_is_removed_by_the_next(place):
     file = write(place, doing_after(0, "sleep 300"))
     process = start(place, "compare", file, "--force")
-    until((place / "n").exists, "the job")
+    until((place / "n").exists, "the job", PATIENCE_S)
     process.kill()
     process.communicate()
-    assert of_trials_below(place)
+    assert marked(place.name)
     [runtime] = place.glob("iod-trial.*/daemon/run")
     before = cgroup_trees(runtime)
     sweep(place)
 
     assert cgroup_is_writable() == bool(before)
-    assert [] == of_trials_below(place)
+    assert [] == marked(place.name)
     assert [] == cgroup_trees(runtime)
 
 
@@ -287,9 +191,11 @@ def test_a_busy_machine_is_refused_and_said(place):
     assert ["w.toml"] == os.listdir(place)
 
 
-def test_the_example_with_kernels_is_compared_under_a_cap_of_its_own(place, trial):
-    process = trial("kernels")
-    code, out, err = finish(process)
+@pytest.mark.slow
+def test_the_example_with_kernels_is_compared_under_a_cap_of_its_own(place):
+    file = write(place, a_fourth((EXAMPLES / "workload-mixed.toml").read_text()))
+    words = (file, "--policies", "none,dynamic", "--rounds", "1", "--json")
+    code, out, err = run(place, "compare", *words, "--force")
 
     assert code == 0, err
     document = json.loads(out)
@@ -297,19 +203,8 @@ def test_the_example_with_kernels_is_compared_under_a_cap_of_its_own(place, tria
     assert all(each["moved_bytes"] > 2e8 for each in document["runs"])
 
 
-# -- private daemons -------------------------------------------------------------------------------
-
-
 def test_a_private_daemon_takes_its_jobs_with_it(place):
     with own_directory(place) as base:
         with private(base, {"policy": "none"}) as daemon:
             daemon.client.submit([{"command": ["sleep", "300"], "cwd": "/"}], daemon.environment)
-        mark = f"{MARK}={base.name}".encode()
-        until(lambda: not any(mark in each.split(b"\0") for each in environments()), "their end")
-
-
-def environments():
-    """Of every process that can be read."""
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            yield Path(f"/proc/{name}/environ").read_bytes()
+        until(lambda: not marked(place.name), "their end")

@@ -18,7 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+from harness import find_state, name_of, until
+
 from iodaemon.supervisor.anchor import SOCKET, Config, abstract_address, command
+from iodaemon.supervisor.launch import PROGRAM
 from iodaemon.supervisor.orders import UNCOMPILED
 from iodaemon.supervisor.reap import children_of, tree_of
 
@@ -28,31 +32,22 @@ UNIFIED = Path("/sys/fs/cgroup/unified")
 CAN_FREEZE = os.access(UNIFIED, os.W_OK)
 Message = dict[str, Any]
 
-
-def wait_until(condition: Callable[[], Any], what: str = "") -> Any:
-    """Wait for a state that lasts; what it is then."""
-    until_s = time.monotonic() + WITHIN_S
-    while not (found := condition()):
-        assert time.monotonic() < until_s, f"in vain: {what or condition}"
-        time.sleep(0.005)
-    return found
+over_both_launchers = pytest.mark.parametrize("launcher", ["compiled", "python"])
+"""For what a job's process does before it executes its command."""
+by_either_means = pytest.mark.parametrize(
+    "means",
+    [
+        pytest.param(
+            "cgroup", marks=pytest.mark.skipif(not CAN_FREEZE, reason="no writable cgroup")
+        ),
+        "processes",
+    ],
+)
+"""For what freezes, kills, finds and reaps the processes of a job."""
 
 
 def is_alive(pid: int) -> bool:
-    try:
-        return state_of(pid) not in ("Z", "X")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def name_of(pid: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    return ""
+    return find_state(pid) not in (None, "Z", "X")
 
 
 class Gate:
@@ -171,6 +166,25 @@ class Daemon:
         self.start(key, *words, **launch)
         return self.await_state(key, "running", "failed", "ended")
 
+    def code_of(self, key: str, text: str) -> int | None:
+        """The exit code of a job that runs this text in a shell."""
+        self.start(key, "sh", "-c", text)
+        code: int | None = self.await_state(key, "ended")["exit"]["code"]
+        return code
+
+    def hold(self, key: str = "1.1") -> None:
+        self.say("freeze", key=key)
+        self.await_state(key, "running", frozen=True)
+
+    def thaw(self, key: str = "1.1") -> None:
+        self.say("thaw", key=key)
+        self.await_state(key, "running", frozen=False)
+
+    def kill(self, key: str) -> Message:
+        """The report of its end."""
+        self.say("kill", key=key)
+        return self.await_state(key, "ended", "lost")
+
     def beat(self) -> Message:
         self.say("beat", n=1)
         return self.await_message(lambda m: "beat" in m)
@@ -182,7 +196,7 @@ class Daemon:
 
     def await_prepared(self, key: str) -> None:
         """Which is told of only if it is asked for."""
-        wait_until(lambda: self.sync() or self.states.get(key, {}).get("state") == "prepared")
+        until(lambda: self.sync() or self.states.get(key, {}).get("state") == "prepared")
 
     def await_end(self) -> None:
         """Of the line."""
@@ -194,10 +208,18 @@ class Daemon:
         self.line.close()
 
 
-class RootSide:
-    """Anchor, supervisor and launcher with a runtime directory of their own on tmpfs."""
+LAUNCHERS = {"cgroup": "compiled", "processes": "python"}
 
-    def __init__(self, means: str, launcher: str, **config: Any) -> None:
+
+class RootSide:
+    """Anchor, supervisor and launcher with a runtime directory of their own on tmpfs.
+
+    Without a launcher it is the one that goes with the means: so both launchers are met wherever
+    the means are two.
+    """
+
+    def __init__(self, means: str, launcher: str = "", **config: Any) -> None:
+        assert os.access(PROGRAM, os.X_OK), "'make setup' compiles it"
         self.directory = Path(tempfile.mkdtemp(prefix="iod-test-", dir="/dev/shm"))
         self.directory.chmod(0o755)
         self.runtime = self.directory / "run"
@@ -210,12 +232,15 @@ class RootSide:
         self.config = Config(**{"runtime": str(self.runtime), "cgroup": place, **settings})
         self.runtime = Path(self.config.runtime)
         self.daemons: list[Daemon] = []
-        self.gate = Gate(self.directory / "gate")
-        self.gate.path.chmod(0o666)
+        self._make_gate()
         self.process: subprocess.Popen[bytes]
         self._environment = {**os.environ, "IOD_FAULTS": str(self.faults)}
-        if launcher == "python":
+        if (launcher or LAUNCHERS[means]) == "python":
             self._environment[UNCOMPILED] = "1"
+
+    def _make_gate(self) -> None:
+        self.gate = Gate(self.directory / "gate")
+        self.gate.path.chmod(0o666)
 
     def begin(self, *before: str) -> None:
         with self.log.open("ab") as log:
@@ -242,8 +267,14 @@ class RootSide:
                 return daemon
             return None
 
-        daemon: Daemon = wait_until(attempt, "a supervisor that answers")
+        daemon: Daemon = until(attempt, "a supervisor that answers")
         self.daemons.append(daemon)
+        return daemon
+
+    def find(self, *keys: str) -> Daemon:
+        """A daemon that comes back, and asks for these attempts, which shall run."""
+        daemon = self.connect()
+        daemon.sync(**{key.replace(".", "_"): "run" for key in keys})
         return daemon
 
     def outcome(self, key: str) -> Message:
@@ -256,7 +287,7 @@ class RootSide:
                 return daemon.await_state(key, "ended", "lost", "failed", "absent")
             return None
 
-        found: Message = wait_until(attempt, f"an end of {key}")
+        found: Message = until(attempt, f"an end of {key}")
         return found
 
     def connect_abstract(self) -> Daemon:
@@ -279,17 +310,44 @@ class RootSide:
             named = (pid for pid in tree_of([self.process.pid]) if name_of(pid) == name)
             return next(filter(is_alive, named), None)
 
-        return int(wait_until(find, name))
+        return int(until(find, name))
 
     def kill(self, name: str, number: int = signal.SIGKILL) -> int:
         pid = self.role(name)
         os.kill(pid, number)
         if number == signal.SIGKILL and pid != self.process.pid:
-            wait_until(lambda: not is_alive(pid))
+            until(lambda: not is_alive(pid))
         return pid
+
+    def kill_both(self) -> None:
+        """SIGKILL to the anchor, and to the supervisor before that has another one."""
+        supervisor = self.role("iod-supervisor")
+        self.kill("iod-anchor")
+        self.process.wait()
+        os.kill(supervisor, signal.SIGKILL)
+        until(lambda: not is_alive(supervisor), "the end of the supervisor")
 
     def job_cgroup(self, key: str) -> Path:
         return self.cgroup / "jobs" / key
+
+    def clear(self) -> None:
+        """Leave nothing of the jobs of a test to the next one on this root side."""
+        daemon = self.connect()
+        daemon.sync()
+        running = [key for key, report in daemon.states.items() if report["state"] == "running"]
+        for key in running:
+            daemon.say("kill", key=key)
+        for key in running:
+            daemon.await_state(key, "ended", "lost", "absent")
+        daemon.sync()
+        self.gate.open()
+        for each in self.daemons:
+            each.close()
+        self.daemons.clear()
+        for path in set(self.directory.iterdir()) - {self.runtime, self.faults, self.log}:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        self.directory.chmod(0o755)
+        self._make_gate()
 
     def members(self, key: str) -> list[int]:
         return [int(w) for w in (self.job_cgroup(key) / "cgroup.procs").read_text().split()]
@@ -311,7 +369,7 @@ class RootSide:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
-        wait_until(self._is_clean, "an end of all processes")
+        until(self._is_clean, "an end of all processes")
         for mount in Path("/proc/self/mounts").read_text().split("\n"):
             if f" {self.directory}/" in mount:
                 subprocess.run(["umount", "-l", mount.split()[1]], check=True)

@@ -3,52 +3,32 @@
 import os
 import signal
 
-import pytest
-
 from iodaemon.supervisor import failpoint as fault
 
 
-@pytest.fixture
-def point(tmp_path, monkeypatch):
+def test_a_point_fires_at_the_passage_that_was_asked_for_and_once(tmp_path, monkeypatch):
+    """Who may only read the file passes as well: a job's child is its user already."""
     monkeypatch.setattr(fault, "_DIRECTORY", str(tmp_path))
-    heard = []
-    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
-    yield tmp_path / "here", heard
-    signal.signal(signal.SIGUSR1, before)
-
-
-def arm(path, passage):
-    path.write_text(f"{passage} {signal.SIGUSR1:d}")
-
-
-def test_a_point_fires_at_the_passage_that_was_asked_for_and_once(point):
-    path, heard = point
-    arm(path, 3)
-
-    for _ in range(2):
-        fault.reach("here")
-    assert (1, []) == (len(os.listdir(path.parent)), heard)
-
-    for _ in range(3):
-        fault.reach("here")
-    assert ([], [signal.SIGUSR1]) == (os.listdir(path.parent), heard)
-
-
-def test_who_may_only_read_the_file_passes_as_well(point, monkeypatch):
-    """A job's child is its user already, and the file root's."""
-    path, heard = point
-    arm(path, 1)
-    real = open
+    real, heard = open, []
 
     def read_only(name, mode="r"):
         if mode != "r":
             raise PermissionError(13, "Permission denied", name)
         return real(name, mode)
 
-    monkeypatch.setattr("builtins.open", read_only)
-    fault.reach("here")
-    assert ([], [signal.SIGUSR1]) == (os.listdir(path.parent), heard)
+    def passed(armed=None):
+        """The points that are armed after a passage, and how many signals came until then."""
+        if armed:
+            (tmp_path / "here").write_text(f"{armed} {signal.SIGUSR1:d}")
+        fault.reach("here")
+        return os.listdir(tmp_path), len(heard)
 
-    arm(path, 2)  # cannot be counted down
-    fault.reach("here")
-    assert (["here"], [signal.SIGUSR1]) == (os.listdir(path.parent), heard)
+    before = signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
+    try:
+        assert [(["here"], 0), ([], 1), ([], 1)] == [passed(armed=2), passed(), passed()]
+
+        monkeypatch.setattr("builtins.open", read_only)
+        assert ([], 2) == passed(armed=1)
+        assert (["here"], 2) == passed(armed=2)  # cannot be counted down
+    finally:
+        signal.signal(signal.SIGUSR1, before)

@@ -1,14 +1,12 @@
 """Whoever dies at whichever step: an attempt runs at most once, and what is told of it is true."""
 
-from __future__ import annotations
-
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from root_side import RootSide, remove_cgroup, wait_until
+from harness import until
+from root_side import by_either_means
 
 import iodaemon.supervisor
 
@@ -31,7 +29,7 @@ ON_THE_WAY = [
 ]  # fmt: skip
 
 
-def test_every_point_is_tried_here_or_named() -> None:
+def test_every_point_is_tried_here_or_named():
     elsewhere = {
         "anchor.starting", "anchor.thawed", "anchor.reaped", "anchor.silence", "anchor.reexec",
         "anchor.leaving", "supervisor.held", "supervisor.frozen", "supervisor.let_go",
@@ -42,8 +40,17 @@ def test_every_point_is_tried_here_or_named() -> None:
     assert elsewhere.union(ON_THE_WAY) == set(POINTS)
 
 
-@pytest.mark.parametrize("point", [point for point in ON_THE_WAY if point != "supervisor.ready"])
-def test_a_death_on_the_way_of_a_job(point: str, make_root: Callable[..., RootSide]) -> None:
+@pytest.mark.parametrize(
+    ("point", "launcher"),
+    [
+        (point, launcher)
+        for point in ON_THE_WAY
+        for launcher in ("compiled", "python")
+        if point != "supervisor.ready"
+        if launcher == "compiled" or point.startswith(("launcher.", "child."))
+    ],
+)
+def test_a_death_on_the_way_of_a_job(point, make_root):
     root = make_root("cgroup")
     lines = root.directory / "lines"
     daemon = root.connect()
@@ -72,13 +79,11 @@ def test_a_death_on_the_way_of_a_job(point: str, make_root: Callable[..., RootSi
 
         assert 7 == again.await_state("1.1", "ended")["exit"]["code"]
     again.say("forget", key="1.1")
-    wait_until(lambda: not root.job_cgroup("1.1").exists())
+    until(lambda: not root.job_cgroup("1.1").exists())
 
 
 @pytest.mark.parametrize("point", ["holder.recorded", "child.begun", "child.prepared"])
-def test_a_death_on_the_way_of_a_job_with_a_holder(
-    point: str, make_root: Callable[..., RootSide]
-) -> None:
+def test_a_death_on_the_way_of_a_job_with_a_holder(point, make_root):
     root = make_root("processes")
     daemon = root.connect()
     root.arm(point)
@@ -88,66 +93,50 @@ def test_a_death_on_the_way_of_a_job_with_a_holder(
     assert root.has_fired(point)
     assert end.get("exit", {}).get("code", 7) == 7
 
-    daemon.start("1.1", "sh", "-c", "exit 7")
-
-    assert 7 == daemon.await_state("1.1", "ended")["exit"]["code"]
+    assert 7 == daemon.code_of("1.1", "exit 7")
 
 
 @pytest.mark.parametrize("point", ["anchor.thawed", "anchor.starting"])
-def test_a_death_of_the_anchor_after_the_supervisors(
-    point: str, make_root: Callable[..., RootSide]
-) -> None:
+def test_a_death_of_the_anchor_after_the_supervisors(point, make_root):
     root = make_root("cgroup")
     daemon = root.connect()
     daemon.run("1.1", "sleep", "1000")
-    daemon.say("freeze", key="1.1")
-    daemon.await_state("1.1", "running", frozen=True)
+    daemon.hold("1.1")
     root.arm(point)
     root.kill("iod-supervisor")
     root.process.wait()
     root.begin()
-    again = root.connect()
-    again.sync(**{"1_1": "run"})
+    again = root.find("1.1")
     again.await_state("1.1", "running", frozen=False)
     again.say("kill", key="1.1")
 
     assert again.await_state("1.1", "lost", "ended")["whole"] is False
 
 
+@by_either_means
 @pytest.mark.parametrize("point", ["supervisor.held", "supervisor.frozen"])
-def test_a_death_while_freezing(point: str, root: RootSide) -> None:
+def test_a_death_while_freezing(point, root):
     daemon = root.connect()
     daemon.run("1.1", "sh", "-c", "while :; do sleep 0.01; done")
     root.arm(point)
     daemon.say("freeze", key="1.1")
-    wait_until(lambda: root.has_fired(point))
+    until(lambda: root.has_fired(point))
     again = root.connect()
     again.sync(**{"1_1": "freeze"})
     again.await_state("1.1", "running", frozen=True)
-    again.say("thaw", key="1.1")
-    again.await_state("1.1", "running", frozen=False)
+    again.thaw("1.1")
 
 
-def test_a_death_while_it_becomes_the_installed_program(root: RootSide) -> None:
+@pytest.mark.parametrize("point", ["supervisor.reexec", "supervisor.ready"])
+def test_a_death_as_it_becomes_the_installed_program_or_begins(point, root):
     daemon = root.connect()
     daemon.run("1.1", "sleep", "1000")
-    root.arm("supervisor.reexec")
+    root.arm(point)
     daemon.say("reexec")
-    wait_until(lambda: root.has_fired("supervisor.reexec"))
-    again = root.connect()
-    again.sync(**{"1_1": "run"})
+    until(lambda: root.has_fired(point))
+    again = root.find("1.1")
     again.say("signal", key="1.1", number=int(signal.SIGTERM))
 
     assert 15 == again.await_state("1.1", "ended")["exit"]["signal"]
-    assert remove_cgroup(root.cgroup / "none")
 
-
-def test_a_supervisor_that_dies_at_once_is_started_again(root: RootSide) -> None:
-    root.connect().close()
-    root.arm("supervisor.ready", passage=1)
-    root.kill("iod-supervisor")
-    wait_until(lambda: root.has_fired("supervisor.ready"))
-    daemon = root.connect()
-    daemon.run("1.1", "sh", "-c", "exit 2")
-
-    assert 2 == daemon.await_state("1.1", "ended")["exit"]["code"]
+    assert 2 == again.code_of("2.1", "exit 2")

@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from root_side import Daemon, RootSide, Tracer, children_of, is_alive, state_of, wait_until
+from harness import find_state, until
+from root_side import Daemon, RootSide, Tracer, by_either_means, is_alive
 
 from iodaemon.supervisor.ledger import EXEC, Key, Record, open_ledger
-from iodaemon.supervisor.reap import is_stopped
+from iodaemon.supervisor.reap import children_of, is_stopped
 
 pytestmark = pytest.mark.node
 COUNT = "n=0; while :; do n=$((n+1)); echo $n > {path}.new; mv {path}.new {path}; sleep 0.005; done"
@@ -25,7 +25,7 @@ def start_counting(root: RootSide, daemon: Daemon, key: str = "1.1") -> Path:
     """A job that goes on for ever, and the file in which that can be seen."""
     path = root.directory / f"count-{key}"
     daemon.run(key, "sh", "-c", COUNT.format(path=path))
-    wait_until(path.exists)
+    until(path.exists)
     return path
 
 
@@ -39,45 +39,40 @@ def read_count(path: Path) -> str:
 
 def await_progress(path: Path) -> None:
     before = read_count(path)
-    wait_until(lambda: read_count(path) != before, "a job that runs on")
+    until(lambda: read_count(path) != before, "a job that runs on")
 
 
-def hold(daemon: Daemon, key: str = "1.1") -> None:
-    daemon.say("freeze", key=key)
-    daemon.await_state(key, "running", frozen=True)
+def let_others_run() -> None:
+    """Whoever may count has counted by then: a shell has slept as often as ten of its steps."""
+    subprocess.run(["sh", "-c", "for n in 1 2 3 4 5 6 7 8 9 10; do sleep 0.01; done"], check=True)
 
 
-def test_a_job_stands_still_and_runs_on(root: RootSide) -> None:
-    daemon = root.connect()
-    path = start_counting(root, daemon)
-    for _ in range(3):
-        hold(daemon)
+@by_either_means
+def test_a_job_stands_still_and_runs_on_and_is_killed_while_it_stands_still(shared):
+    """Wishes are states, and may be repeated."""
+    daemon = shared.connect()
+    path = start_counting(shared, daemon)
+    for _ in range(2):
+        daemon.hold()
         before = read_count(path)
-        time.sleep(0.1)
+        let_others_run()
 
         assert before == read_count(path)
 
-        daemon.say("thaw", key="1.1")
-        daemon.await_state("1.1", "running", frozen=False)
+        daemon.thaw()
         await_progress(path)
-
-
-def test_wishes_are_states_and_may_be_repeated(root: RootSide) -> None:
-    daemon = root.connect()
-    path = start_counting(root, daemon)
-    for wish in ("freeze", "freeze", "thaw", "thaw", "freeze", "thaw"):
+    for wish in ("freeze", "freeze", "thaw", "thaw", "freeze", "thaw", "freeze"):
         daemon.say(wish, key="1.1")
-    daemon.say("freeze", key="1.1")
     daemon.await_state("1.1", "running", frozen=True)
-    daemon.say("thaw", key="1.1")
-    await_progress(path)
     daemon.say("freeze", key="7.7")
 
     assert "absent" == daemon.await_state("7.7", "absent")["state"]
 
+    assert 9 == daemon.kill("1.1")["exit"]["signal"]
+
 
 @pytest.fixture
-def stranger() -> Iterator[int]:
+def stranger():
     """A process that no supervisor has made; it leads a session."""
     process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
     yield process.pid
@@ -91,9 +86,7 @@ def record_as_begun(root: RootSide, key: Key, pid: int, ticks: int) -> None:
     os.close(ledger.fd)
 
 
-def test_a_wish_for_what_is_about_to_run_is_kept(
-    make_root: Callable[..., RootSide], stranger: int
-) -> None:
+def test_a_wish_for_what_is_about_to_run_is_kept(make_root, stranger):
     """As after the death of a supervisor that had handed out EXEC to a child."""
     root = make_root("cgroup")
     daemon = root.connect()
@@ -105,9 +98,7 @@ def test_a_wish_for_what_is_about_to_run_is_kept(
     daemon.await_state("1.1", "running", frozen=True)
 
 
-def test_a_number_that_is_anothers_by_now_is_no_job(
-    make_root: Callable[..., RootSide], stranger: int
-) -> None:
+def test_a_number_that_is_anothers_by_now_is_no_job(make_root, stranger):
     root = make_root("processes")
     daemon = root.connect()
     record_as_begun(root, Key(1, 1), stranger, ticks=1)
@@ -116,15 +107,6 @@ def test_a_number_that_is_anothers_by_now_is_no_job(
     daemon.await_state("1.1", "absent", "lost")
 
     assert is_alive(stranger)
-
-
-def test_a_frozen_job_is_killed(root: RootSide) -> None:
-    daemon = root.connect()
-    start_counting(root, daemon)
-    hold(daemon)
-    daemon.say("kill", key="1.1")
-
-    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
 
 
 IN_MANY_GROUPS = """
@@ -137,64 +119,87 @@ time.sleep(1000)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has any groups it likes")
-def test_a_job_in_hundreds_of_groups_is_held_continued_and_killed(root: RootSide) -> None:
-    daemon = root.connect()
-    path = root.directory / "begun"
+@by_either_means
+def test_a_job_in_hundreds_of_groups_is_held_continued_and_killed(shared):
+    daemon = shared.connect()
+    path = shared.directory / "begun"
     pid = daemon.run("1.1", sys.executable, "-c", IN_MANY_GROUPS, str(path))["pid"]
-    wait_until(path.exists)
+    until(path.exists)
     os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: is_stopped(pid))
-    hold(daemon)
-    daemon.say("thaw", key="1.1")
-    daemon.await_state("1.1", "running", frozen=False)
-    wait_until(lambda: not is_stopped(pid))
-    daemon.say("kill", key="1.1")
+    until(lambda: is_stopped(pid))
+    daemon.hold()
+    daemon.thaw()
+    until(lambda: not is_stopped(pid))
 
-    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
+    assert 9 == daemon.kill("1.1")["exit"]["signal"]
 
 
-def test_a_tree_of_many_generations_is_killed(root: RootSide) -> None:
-    """By signals each one is seen once its parent has ended."""
+@pytest.mark.parametrize("means", ["processes"])
+def test_a_tree_of_many_generations_is_killed(shared):
+    """Each one is seen once its parent has ended."""
     generations = 150
-    last = f"echo > {root.directory}/begun; sleep 1000"
+    last = f"echo > {shared.directory}/begun; sleep 1000"
     text = f'f() {{ if [ "$1" = 0 ]; then {last}; else (f $(($1 - 1)); :); fi; }}'
-    daemon = root.connect()
+    daemon = shared.connect()
     daemon.run("1.1", "sh", "-c", f"{text}; f {generations}")
-    wait_until((root.directory / "begun").exists)
-    daemon.say("kill", key="1.1")
+    until((shared.directory / "begun").exists)
 
-    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
+    assert 9 == daemon.kill("1.1")["exit"]["signal"]
 
 
-def test_without_a_daemon_all_run_on(means: str, make_root: Callable[..., RootSide]) -> None:
-    root = make_root(means, grace_s=0.3, is_service=True)
+CHAIN = """
+import os, sys
+while not os.path.exists(sys.argv[1]):
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    with open(sys.argv[2], "a") as file:
+        file.write("x")
+"""
+
+
+@pytest.mark.parametrize("means", ["processes"])
+def test_a_chain_that_forks_on_and_leaves_its_session_is_caught(shared):
+    daemon = shared.connect()
+    end, links = shared.directory / "end", shared.directory / "links"
+    daemon.run("1.1", sys.executable, "-S", "-c", CHAIN, str(end), str(links))
+    until(links.exists)
+    daemon.hold()
+    before = links.stat().st_size
+    let_others_run()
+
+    assert before == links.stat().st_size
+
+    daemon.say("thaw", key="1.1")
+    until(lambda: links.stat().st_size > before, "a chain that goes on")
+    end.touch()
+
+    assert 0 == daemon.await_state("1.1", "ended")["exit"]["code"]
+
+
+@by_either_means
+def test_with_a_daemon_that_says_nothing_or_has_gone_all_run_on(means, make_root):
+    root = make_root(means, grace_s=0.5, is_service=True)
     daemon = root.connect()
     path = start_counting(root, daemon)
-    hold(daemon)
+    daemon.hold()
+
+    await_progress(path)
+    assert "running" == daemon.await_state("1.1", "running", frozen=False)["state"]
+
+    daemon = root.connect()
+    daemon.hold()
     daemon.close()
 
     await_progress(path)
 
 
-def test_with_a_daemon_that_says_nothing_all_run_on(
-    means: str, make_root: Callable[..., RootSide]
-) -> None:
-    root = make_root(means, grace_s=1.0)
-    daemon = root.connect()
-    path = start_counting(root, daemon)
-    hold(daemon)
-
-    await_progress(path)
-    assert "running" == daemon.await_state("1.1", "running", frozen=False)["state"]
-
-
-def test_a_supervisor_that_stands_still_is_continued_and_all_run_on(
-    means: str, make_root: Callable[..., RootSide]
-) -> None:
+@by_either_means
+def test_a_supervisor_that_stands_still_is_continued_and_all_run_on(means, make_root):
     root = make_root(means, grace_s=0.5)
     daemon = root.connect()
     path = start_counting(root, daemon)
-    hold(daemon)
+    daemon.hold()
     root.kill("iod-supervisor", signal.SIGSTOP)
 
     await_progress(path)
@@ -203,14 +208,14 @@ def test_a_supervisor_that_stands_still_is_continued_and_all_run_on(
     assert "running" == daemon.states["1.1"]["state"]
 
 
-def test_a_supervisor_that_never_answers_is_killed(make_root: Callable[..., RootSide]) -> None:
+def test_a_supervisor_that_never_answers_is_killed(make_root):
     root = make_root("cgroup", grace_s=0.2)
     daemon = root.connect()
     path = start_counting(root, daemon)
-    hold(daemon)
+    daemon.hold()
     pid = daemon.hello["pid"]
     with Tracer(pid, holds=True):  # SIGCONT does not help
-        wait_until(lambda: not is_alive(pid))
+        until(lambda: not is_alive(pid))
 
     await_progress(path)
     daemon = root.connect()
@@ -219,29 +224,27 @@ def test_a_supervisor_that_never_answers_is_killed(make_root: Callable[..., Root
     assert "running" == daemon.states["1.1"]["state"]
 
 
-def test_a_killed_supervisor_lets_all_run_on(root: RootSide) -> None:
+@by_either_means
+def test_a_killed_supervisor_lets_all_run_on(root):
     daemon = root.connect()
     path = start_counting(root, daemon)
-    hold(daemon)
+    daemon.hold()
     root.kill("iod-supervisor")
 
     if root.config.cgroup == "none":  # a holder waits for the next one, and for its daemon
-        daemon = root.connect()
-        daemon.sync(**{"1_1": "run"})
+        daemon = root.find("1.1")
     await_progress(path)
 
 
-def test_what_a_killed_holder_leaves_goes_on_and_can_be_killed(
-    make_root: Callable[..., RootSide],
-) -> None:
+def test_what_a_killed_holder_leaves_goes_on_and_can_be_killed(make_root):
     root = make_root("processes")
     daemon = root.connect()
     paths = [root.directory / name for name in ("first", "left")]
     first, left = (COUNT.format(path=path) for path in paths)
     daemon.run("1.1", "sh", "-c", f"setsid sh -c '(setsid sh -c \"$0\" &)' '{left}'; {first}")
     for path in paths:
-        wait_until(path.exists)
-    hold(daemon)
+        until(path.exists)
+    daemon.hold()
     root.kill("iod-holder")
     daemon.await_state("1.1", "running", frozen=False, holder=None)
     for path in paths:
@@ -251,14 +254,13 @@ def test_what_a_killed_holder_leaves_goes_on_and_can_be_killed(
     daemon.sync(**{"1_1": "freeze"})
     pid = daemon.await_state("1.1", "running", frozen=False)["pid"]
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not is_alive(pid))
+    until(lambda: not is_alive(pid))
     await_progress(paths[1])
-    daemon.say("kill", key="1.1")
 
-    assert 9 == daemon.await_state("1.1", "ended")["exit"]["signal"]
+    assert 9 == daemon.kill("1.1")["exit"]["signal"]
 
     before = read_count(paths[1])
-    time.sleep(0.1)
+    let_others_run()
 
     assert before == read_count(paths[1])
 
@@ -268,19 +270,19 @@ STOPS_ONCE_MORE = ["script", "-qec", "kill -STOP $$; sleep 0.5; exit 5", "/dev/n
 """It takes no notice of a child that ends before it has run again."""
 
 
-@pytest.mark.parametrize("words", [STOPS_ITSELF, STOPS_ONCE_MORE], ids=lambda words: words[0])
-@pytest.mark.parametrize("by", ["thaw", "signal"])
-def test_a_job_that_stops_itself_is_continued_by_a_wish_alone(
-    by: str, words: list[str], root: RootSide
-) -> None:
-    daemon = root.connect()
+@by_either_means
+@pytest.mark.parametrize(
+    ("by", "words"), [("thaw", STOPS_ITSELF), ("signal", STOPS_ONCE_MORE)], ids=["sh", "script"]
+)
+def test_a_job_that_stops_itself_is_continued_by_a_wish_alone(by, words, shared):
+    daemon = shared.connect()
     pid = daemon.run("1.1", *words)["pid"]
-    wait_until(lambda: state_of(pid) == "T")
-    hold(daemon)
+    until(lambda: find_state(pid) == "T")
+    daemon.hold()
     daemon.sync(**{"1_1": "run"})
     daemon.await_state("1.1", "running", frozen=False)
 
-    assert "T" == state_of(pid)
+    assert "T" == find_state(pid)
 
     daemon.say(by, key="1.1", **({"number": int(signal.SIGCONT)} if by == "signal" else {}))
 
@@ -294,48 +296,36 @@ def has_settled(pid: int) -> bool:
     [child] = children_of(pid)
     [pending] = re.findall("ShdPnd:\t(.*)", Path(f"/proc/{pid}/status").read_text())
     is_pending = int(pending, 16) >> (signal.SIGCHLD - 1) & 1
-    return not is_pending and state_of(child) == "S" == state_of(pid)
+    return not is_pending and find_state(child) == "S" == find_state(pid)
 
 
-def test_what_stops_because_its_child_stopped_runs_again(root: RootSide) -> None:
-    daemon = root.connect()
-    ready, go = root.directory / "ready", root.directory / "go"
-    text = f"touch {ready}; while [ ! -e {go} ]; do sleep 0.01; done"
-    pid = daemon.run("1.1", "script", "-qec", text, "/dev/null")["pid"]
-    wait_until(ready.exists)
+@by_either_means
+@pytest.mark.parametrize("words", [["script", "-qec"], ["bash", "-c"]], ids=lambda words: words[0])
+def test_who_stops_when_a_child_stops_does_not_notice(words, shared):
+    """As script(1), and a shell with job control."""
+    daemon = shared.connect()
+    ready, go = shared.directory / "ready", shared.directory / "go"
+    text = f"touch {ready}; while [ ! -e {go} ]; do sleep 0.01; done; exit 3"
+    text = f"set -m; sh -c '{text}'" if words[0] == "bash" else text
+    pid = daemon.run("1.1", *words, text, *(["/dev/null"] if words[0] == "script" else []))["pid"]
+    until(ready.exists)
     for _ in range(2):
-        hold(daemon)
-        daemon.say("thaw", key="1.1")
-        daemon.await_state("1.1", "running", frozen=False)
-    wait_until(lambda: has_settled(pid))
-    go.touch()
-
-    assert 0 == daemon.await_state("1.1", "ended")["exit"]["code"]
-
-
-def test_a_shell_with_job_control_does_not_notice(root: RootSide) -> None:
-    daemon = root.connect()
-    path, go = root.directory / "ready", root.directory / "go"
-    text = f"set -m; sh -c 'touch {path}; while [ ! -e {go} ]; do sleep 0.01; done; exit 3'"
-    daemon.run("1.1", "bash", "-c", text)
-    wait_until(path.exists)
-    for _ in range(3):
-        hold(daemon)
-        daemon.say("thaw", key="1.1")
-        daemon.await_state("1.1", "running", frozen=False)
+        daemon.hold()
+        daemon.thaw()
+    if words[0] == "script":
+        until(lambda: has_settled(pid))
     go.touch()
 
     assert 3 == daemon.await_state("1.1", "ended")["exit"]["code"]
 
 
-def test_a_job_that_stops_or_kills_its_parent_loses_nothing(
-    means: str, make_root: Callable[..., RootSide]
-) -> None:
+@by_either_means
+def test_a_job_that_stops_or_kills_its_parent_loses_nothing(means, make_root):
     root = make_root(means, grace_s=0.5)
     daemon = root.connect()
     begun = root.directory / "begun"
     text = f"touch {begun}; kill -STOP $PPID; sleep 0.1; kill -KILL $PPID; exit 9"
     daemon.start("1.1", "sh", "-c", text)
-    wait_until(begun.exists)
+    until(begun.exists)
 
     assert 9 == root.outcome("1.1")["exit"]["code"]

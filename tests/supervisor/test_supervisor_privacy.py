@@ -5,16 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from root_side import Daemon, RootSide, state_of, wait_until
+from harness import find_state, until
+from root_side import over_both_launchers
+from service import NOBODY, PATH, Service
 
 from iodaemon.supervisor.launcher import _has_expired
 
@@ -22,9 +21,7 @@ pytestmark = [
     pytest.mark.node,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become others"),
 ]
-NOBODY, GAMES, NEWS, UUCP = (
-    pwd.getpwnam(name).pw_uid for name in ("nobody", "games", "news", "uucp")
-)
+GAMES, NEWS, UUCP = (pwd.getpwnam(name).pw_uid for name in ("games", "news", "uucp"))
 """The last two are of one test each: the kernel counts keys by user, and collects them some time
 after a job has ended, so that what another test leaves makes room while this one counts."""
 KEYS = """
@@ -66,45 +63,16 @@ def owner():
 """
 
 
-class Service:
-    """A root side as the service has it, whose jobs run Python."""
-
-    def __init__(self, root: RootSide, outputs: Path) -> None:
-        self.root, self.outputs = root, outputs
-        self.daemon: Daemon = root.connect()
-
-    def start(self, key: str, code: str, uid: int) -> None:
-        environment = {"PATH": os.environ["PATH"]}
-        words = ["python3", "-I", "-S", "-c", KEYS + code]
-        self.daemon.run(key, *words, uid=uid, environment=environment)
-
-    def printed(self, key: str) -> list[str]:
-        """What it printed, once it has ended."""
-        ended = self.daemon.await_state(key, "ended")
-        text = (self.outputs / key).read_text()
-        assert 0 == ended["exit"]["code"], (ended, text)
-        return text.split()
-
-    def first_word(self, key: str) -> str:
-        """The first one that it prints, which lasts."""
-        path = self.outputs / key
-        return str(wait_until(lambda: path.exists() and path.read_text().split())[0])
-
-    def wait(self) -> str:
-        """The end of a job that shows what it has done so far, and goes on at the gate."""
-        gate = self.root.gate.path
-        return (
-            f"\nimport fcntl\nsys.stdout.flush()\nfcntl.flock(open({str(gate)!r}), fcntl.LOCK_SH)\n"
-        )
+def start(service: Service, code: str, uid: int) -> str:
+    """The key of a job that runs this as this user."""
+    words = ("python3", "-I", "-S", "-c", KEYS + code)
+    return str(service.execute(*words, uid=uid, environment=PATH)["key"])
 
 
-@pytest.fixture
-def service(make_root: Callable[..., RootSide]) -> Iterator[Service]:
-    outputs = Path("/dev/shm") / f"iod-test-private-{os.getpid()}"
-    shutil.rmtree(outputs, ignore_errors=True)
-    root = make_root("processes", min_uid=1, outputs=str(outputs), is_service=True)
-    yield Service(root, outputs)
-    shutil.rmtree(outputs)
+def wait(service: Service) -> str:
+    """The end of a job that shows what it has done so far, and goes on at the gate."""
+    gate = str(service.gate.path)
+    return f"\nimport fcntl\nsys.stdout.flush()\nfcntl.flock(open({gate!r}), fcntl.LOCK_SH)\n"
 
 
 # -- memory, and the audit -----------------------------------------------------------------------
@@ -119,7 +87,7 @@ def as_nobody(script: str) -> str:
     return ended.stdout
 
 
-def test_the_memory_of_a_child_before_its_exec_is_not_its_users(service: Service) -> None:
+def test_the_memory_of_a_child_before_its_exec_is_not_its_users(service):
     """On a machine that is set to dump what changes its user (fs.suid_dumpable = 1).
 
     The child has the ledger open for writing.
@@ -133,10 +101,10 @@ def test_the_memory_of_a_child_before_its_exec_is_not_its_users(service: Service
     try:
         service.root.faults.chmod(0o777)  # the child is the user already
         service.root.arm("child.prepared", signal.SIGSTOP)
-        service.daemon.start("1.1", "true", uid=NOBODY)
-        wait_until(lambda: service.root.has_fired("child.prepared"))
+        service.daemon.start("1001.1", "true", uid=NOBODY)
+        until(lambda: service.root.has_fired("child.prepared"))
         mark = os.fsencode(service.root.faults)
-        pids = wait_until(lambda: _find_stopped(mark))
+        pids = until(lambda: _find_stopped(mark))
         told = [
             as_nobody(f"cat /proc/{pid}/environ /proc/{pid}/maps; ls /proc/{pid}/fd/0")
             for pid in pids
@@ -144,7 +112,7 @@ def test_the_memory_of_a_child_before_its_exec_is_not_its_users(service: Service
         of_root = [Path(f"/proc/{pid}/environ").read_bytes() for pid in pids]
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
-        ended = service.daemon.await_state("1.1", "ended")
+        ended = service.daemon.await_state("1001.1", "ended")
     finally:
         setting.write_text(before)
 
@@ -161,16 +129,15 @@ def _find_stopped(mark: bytes) -> list[int]:
 
 def _is_stopped(pid: int, mark: bytes) -> bool:
     try:
-        return mark in Path(f"/proc/{pid}/environ").read_bytes() and state_of(pid) == "T"
+        return mark in Path(f"/proc/{pid}/environ").read_bytes() and find_state(pid) == "T"
     except (OSError, ValueError):
         return False
 
 
-def test_a_job_may_trace_and_dump_itself_and_the_audit_knows_whose_it_is(service: Service) -> None:
+def test_a_job_may_trace_and_dump_itself_and_the_audit_knows_whose_it_is(service):
     code = "print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))\n"
     code += "path = '/proc/self/loginuid'\nprint(os.path.exists(path) and open(path).read())"
-    service.start("1.1", code, NOBODY)
-    dumpable, login = service.printed("1.1")
+    dumpable, login = service.output(start(service, code, NOBODY)).split()
 
     assert ("1", True) == (dumpable, login in (str(NOBODY), "False"))
 
@@ -183,37 +150,33 @@ LOOK = "print(read(find(b'ticket')))"
 
 
 @pytest.fixture
-def keyed(service: Service) -> Service:
+def keyed(service):
     if not os.path.exists("/proc/keys"):
         pytest.skip("this kernel has no keys")
     return service
 
 
-def test_a_key_of_one_job_is_neither_found_nor_read_nor_cleared_by_another(keyed: Service) -> None:
-    keyed.start("1.1", HIDE + keyed.wait() + LOOK, NOBODY)
-    number = keyed.first_word("1.1")
-    keyed.start("2.1", SEEK, NOBODY)
-    keyed.start("3.1", SEEK + f"; print(read({number}))", GAMES)
-    same, other = keyed.printed("2.1"), keyed.printed("3.1")
-    keyed.root.gate.open()
+def test_a_key_of_one_job_is_neither_found_nor_read_nor_cleared_by_another(keyed):
+    hides = start(keyed, HIDE + wait(keyed) + LOOK, NOBODY)
+    number = keyed.first_word(hides)
+    same = keyed.output(start(keyed, SEEK, NOBODY)).split()
+    other = keyed.output(start(keyed, SEEK + f"; print(read({number}))", GAMES)).split()
+    keyed.gate.open()
 
     assert ("-1", "-1", "EACCES") == (same[0], other[0], other[-1])
     assert "secret" not in same + other
-    assert "secret" == keyed.printed("1.1")[1]
+    assert "secret" == keyed.output(hides).split()[1]
 
 
-def test_each_job_has_a_keyring_of_its_own_which_keeps_what_it_is_given(keyed: Service) -> None:
+def test_each_job_has_a_keyring_of_its_own_which_keeps_what_it_is_given(keyed):
     """As kinit and keyctl do."""
     code = "print(number())\nkey, ring = add(b'ticket', b'secret'), new_ring(b'ring', SESSION)\n"
     code += "print(read(find(b'ticket')), link(key, ring), link(ring, -4), owner())"
-    users = {"1.1": NOBODY, "2.1": NOBODY, "3.1": GAMES}
-    for key, uid in users.items():
-        keyed.start(key, code, uid)
-    printed = {key: keyed.printed(key) for key in users}
+    users = [NOBODY, NOBODY, GAMES]
+    printed = [keyed.output(key).split() for key in [start(keyed, code, uid) for uid in users]]
 
-    assert 3 == len({words[0] for words in printed.values()})
-    for key, uid in users.items():
-        assert ["secret", "0", "0", str(uid)] == printed[key][1:]
+    assert 3 == len({words[0] for words in printed})
+    assert [["secret", "0", "0", str(uid)] for uid in users] == [words[1:] for words in printed]
 
 
 LINKS = """
@@ -231,9 +194,8 @@ print(sum(number > 0 for number in numbers), charged() - before)
 """Bytes of the user's keys: proc(5)."""
 
 
-def test_what_jobs_link_is_charged_to_their_user_and_not_to_root(keyed: Service) -> None:
-    keyed.start("1.1", LINKS, UUCP)
-    made, charged = keyed.printed("1.1")
+def test_what_jobs_link_is_charged_to_their_user_and_not_to_root(keyed):
+    made, charged = keyed.output(start(keyed, LINKS, UUCP)).split()
     names = sum(len(f"{count}\0") for count in range(100))
 
     assert "100" == made
@@ -247,20 +209,19 @@ print(add(b'one more', b'x'), owner())
 """
 
 
-def test_a_user_with_as_many_keys_as_one_may_have_still_has_jobs(keyed: Service) -> None:
+def test_a_user_with_as_many_keys_as_one_may_have_still_has_jobs(keyed):
     """Their keyring is then root's, empty, and cannot be written to, kept or charged."""
     fill = "count = 0\nwhile add(b'%d' % count, b'x') > 0: count += 1\nprint(count)"
-    keyed.start("1.1", fill + keyed.wait(), NEWS)
-    count = keyed.first_word("1.1")
-    keyed.start("2.1", MEDDLE, NEWS)
-    keyed.start("3.1", "print(add(b'ticket', b'secret') > 0)", GAMES)
-    meddled, others = keyed.printed("2.1"), keyed.printed("3.1")
-    keyed.root.gate.open()
+    fills = start(keyed, fill + wait(keyed), NEWS)
+    count = keyed.first_word(fills)
+    meddled = keyed.output(start(keyed, MEDDLE, NEWS)).split()
+    others = keyed.output(start(keyed, "print(add(b'ticket', b'secret') > 0)", GAMES)).split()
+    keyed.gate.open()
 
     assert [*["-1"] * 5, "0"] == meddled
     assert ["True"] == others
     assert int(count) > 0
-    keyed.printed("1.1")
+    keyed.output(fills)
 
 
 WITHOUT_KEYS = """
@@ -277,6 +238,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the number of a system call")
+@over_both_launchers
 @pytest.mark.parametrize(
     ("number", "state"),
     [
@@ -286,12 +248,8 @@ os.execvp(sys.argv[2], sys.argv[2:])
         (errno.ENOMEM, "failed"),
     ],
 )
-def test_a_job_that_would_keep_the_supervisors_keyring_is_not_run(
-    number: int, state: str, make_root: Callable[..., RootSide]
-) -> None:
+def test_a_job_that_would_keep_the_supervisors_keyring_is_not_run(number, state, make_root):
     """No such call, and a filter, leave none to keep."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
     words = [sys.executable, "-ISc", WITHOUT_KEYS, str(number)]
     daemon = make_root("processes", *words, min_uid=1).connect()
     daemon.start("1.1", "true", uid=NOBODY)
@@ -321,14 +279,12 @@ TODAY = 20_000
         (f"\xff:x\n\nann:x:1:0:99999:7::{TODAY}:", True),
     ],
 )
-def test_an_account_has_expired_by_its_date_alone(
-    line: str, expected: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_account_has_expired_by_its_date_alone(line, expected, monkeypatch, tmp_path):
     """Where Python reads it: the C library does so for the compiled launcher."""
     shadow = tmp_path / "shadow"
     shadow.write_bytes(line.encode("latin-1") + b"\n")
 
-    def open_shadow(path: str, mode: str) -> Any:
+    def open_shadow(path, mode):
         assert path == "/etc/shadow"
         return shadow.open(mode)
 
@@ -338,9 +294,8 @@ def test_an_account_has_expired_by_its_date_alone(
     assert expected == _has_expired("ann")
 
 
-def test_jobs_of_an_account_that_has_expired_wait_for_a_later_try(
-    make_root: Callable[..., RootSide], tmp_path: Path
-) -> None:
+@over_both_launchers
+def test_jobs_of_an_account_that_has_expired_wait_for_a_later_try(make_root, tmp_path):
     """In a mount namespace of its own, with another /etc/shadow."""
     shadow = tmp_path / "shadow"
     shadow.write_text("nobody:*:1:0:99999:7::1:\n")

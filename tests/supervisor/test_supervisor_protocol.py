@@ -1,7 +1,5 @@
 """The line: who may speak, what is no wish, what a daemon finds after it was away."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
@@ -11,12 +9,11 @@ import signal
 import socket
 import subprocess
 import termios
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from root_side import RootSide, wait_until
+from harness import until
+from root_side import by_either_means
 
 from iodaemon.supervisor.anchor import SOCKET, Config, abstract_address
 from iodaemon.supervisor.launch import PROGRAM, pack, parse_launch
@@ -27,16 +24,16 @@ pytestmark = pytest.mark.node
 NOBODY = 65534
 
 
-def test_only_the_daemons_uid_is_heard(make_root: Callable[..., RootSide]) -> None:
+def test_only_the_daemons_uid_is_heard(make_root):
     if os.geteuid() != 0:
         pytest.skip("needs root")
     root = make_root("cgroup", daemon_uid=65534)
     path = str(root.runtime / SOCKET)
-    wait_until(lambda: os.path.exists(path))
+    until(lambda: os.path.exists(path))
     for address in (path, abstract_address(root.config)):  # by root, who is not the daemon
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             line.settimeout(20)
-            wait_until(lambda line=line, address=address: not line.connect_ex(address))
+            until(lambda line=line, address=address: not line.connect_ex(address))
             try:
                 line.sendall(b'{"wish":"hello","protocol":1}\n')
                 answer = line.recv(100)
@@ -47,9 +44,7 @@ def test_only_the_daemons_uid_is_heard(make_root: Callable[..., RootSide]) -> No
 
 
 @pytest.mark.parametrize("accepts", [True, False])
-def test_another_user_who_has_the_second_address_hinders_nobody(
-    accepts: bool, make_root: Callable[..., RootSide], tmp_path: Path
-) -> None:
+def test_another_user_who_has_the_second_address_hinders_nobody(accepts, make_root, tmp_path):
     if os.geteuid() != 0:
         pytest.skip("needs root")
     runtime = tmp_path / "run"
@@ -71,21 +66,15 @@ def test_another_user_who_has_the_second_address_hinders_nobody(
             line.connect_ex(address)
         root = make_root("processes", runtime=str(runtime))
         path = runtime / SOCKET
-        began_s = time.monotonic()
-        while not path.exists() and time.monotonic() < began_s + 5:
-            time.sleep(0.01)
-
-        assert path.exists()
-
+        until(path.exists, "the socket")
         daemon = root.connect()
-        daemon.run("1.1", "sh", "-c", "exit 4")
 
-        assert 4 == daemon.await_state("1.1", "ended")["exit"]["code"]
+        assert 4 == daemon.code_of("1.1", "exit 4")
         assert "another user has taken" in root.log.read_text()
 
 
-def test_what_is_no_wish_is_answered_in_one_line_and_hurts_nobody(root: RootSide) -> None:
-    daemon = root.connect()
+def test_what_is_no_wish_is_answered_in_one_line_and_hurts_nobody(shared):
+    daemon = shared.connect()
     daemon.run("1.1", "sleep", "1000")
     lines = [
         b"", b"{", b"[]", b"nul", b'"x"', b"{}", b'{"wish":1}', b'{"wish":"dance"}', b"\xff\xfe",
@@ -106,27 +95,6 @@ def test_what_is_no_wish_is_answered_in_one_line_and_hurts_nobody(root: RootSide
         answer = daemon.read()
 
         assert "error" in answer, line[:80]
-    daemon.sync(**{"1_1": "run"})
-
-    assert "running" == daemon.states["1.1"]["state"]
-
-
-def test_a_line_that_is_too_long_ends_the_connection(root: RootSide) -> None:
-    daemon = root.connect()
-    daemon.run("1.1", "sleep", "1000")
-    with contextlib.suppress(ConnectionError):
-        daemon.start("2.1", "true", environment={"X": "x" * LONGEST_LINE})
-    with pytest.raises(ConnectionError):
-        daemon.await_message(lambda m: "key" in m)
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run", "2_1": "run"})
-
-    assert ("running", "absent") == tuple(daemon.states[key]["state"] for key in ("1.1", "2.1"))
-
-
-def test_random_bytes_hurt_nobody(root: RootSide) -> None:
-    daemon = root.connect()
-    daemon.run("1.1", "sleep", "1000")
     rng = random.Random(7)
     words = ["prepare", "run", "freeze", "thaw", "signal", "forget", "sync", "scratch", "hello"]
     values = [None, 1, -1, 1e300, "1.2", "3.1", [], {}, [["1.1", "run"]], True, "x" * 300]
@@ -136,15 +104,24 @@ def test_random_bytes_hurt_nobody(root: RootSide) -> None:
         daemon.line.sendall(rng.randbytes(40).replace(b"\n", b" ") + b"\n")
     daemon.sync(**{"1_1": "run"})
     daemon.await_state("1.1", "running")
-    daemon.run("9.1", "true")
 
-    assert 0 == daemon.await_state("9.1", "ended")["exit"]["code"]
+    assert 0 == daemon.code_of("9.1", "true")
 
 
-def test_a_daemon_of_another_protocol_is_told_so_and_can_only_have_it_replaced(
-    root: RootSide,
-) -> None:
-    daemon = root.connect(says_hello=False)
+def test_a_line_that_is_too_long_ends_the_connection(shared):
+    daemon = shared.connect()
+    daemon.run("1.1", "sleep", "1000")
+    with contextlib.suppress(ConnectionError):
+        daemon.start("2.1", "true", environment={"X": "x" * LONGEST_LINE})
+    with pytest.raises(ConnectionError):
+        daemon.await_message(lambda m: "key" in m)
+    daemon = shared.find("1.1", "2.1")
+
+    assert ("running", "absent") == tuple(daemon.states[key]["state"] for key in ("1.1", "2.1"))
+
+
+def test_a_daemon_of_another_protocol_is_told_so_and_can_only_have_it_replaced(shared):
+    daemon = shared.connect(says_hello=False)
     daemon.say("freeze", key="1.1")
     assert "error" in daemon.read()
     daemon.say("hello", protocol=99)
@@ -154,12 +131,10 @@ def test_a_daemon_of_another_protocol_is_told_so_and_can_only_have_it_replaced(
     daemon.say("reexec")
     daemon.await_end()
 
-    assert 1 == root.connect().hello["protocol"]
+    assert 1 == shared.connect().hello["protocol"]
 
 
-def test_a_daemon_with_another_state_is_refused_while_jobs_of_the_first_are_known(
-    root: RootSide,
-) -> None:
+def test_a_daemon_with_another_state_is_refused_while_jobs_of_the_first_are_known(root):
     daemon = root.connect(says_hello=False)
     daemon.say("hello", protocol=1, state="/first")
     assert "hello" in daemon.read()
@@ -188,15 +163,16 @@ def test_a_daemon_with_another_state_is_refused_while_jobs_of_the_first_are_know
     assert "hello" in other.read()
 
 
-def test_hello_says_by_what_means_jobs_are_held(root: RootSide) -> None:
-    daemon = root.connect()
+@by_either_means
+def test_hello_says_by_what_means_jobs_are_held(shared):
+    daemon = shared.connect()
     report = daemon.run("1.1", "sleep", "1000")
     hello = daemon.hello
     if hello["means"] == "processes":
         assert (None, None, "configured", []) == (
             hello["base"], hello["unit"], hello["lack"], hello["controls"],
         )  # fmt: skip
-        assert ("signals, as configured", root.role("iod-holder")) == (
+        assert ("signals, as configured", shared.role("iod-holder")) == (
             hello["detail"], report["holder"],
         )  # fmt: skip
     else:
@@ -205,18 +181,20 @@ def test_hello_says_by_what_means_jobs_are_held(root: RootSide) -> None:
         assert [str(report["pid"])] == members
         assert ("", None) == (hello["lack"], report["holder"])
         assert f"cgroup v2 at {hello['base']}" == hello["detail"]
-        assert (root.cgroup / "jobs" / "io.pressure").exists() == ("pressure" in hello["controls"])
+        assert (shared.cgroup / "jobs" / "io.pressure").exists() == (
+            "pressure" in hello["controls"]
+        )
 
 
-def test_sync_reports_every_key_and_forgets_what_is_not_named(root: RootSide) -> None:
-    daemon = root.connect()
+def test_sync_reports_every_key_and_forgets_what_is_not_named(shared):
+    daemon = shared.connect()
     for key in ("1.1", "2.1"):
         daemon.run(key, "true")
         daemon.await_state(key, "ended")
     daemon.run("3.1", "sleep", "1000")
     daemon.run("4.1", "sleep", "1000")
     daemon.close()
-    daemon = root.connect()
+    daemon = shared.connect()
     daemon.sync(**{"1_1": "run", "3_1": "freeze", "9_1": "run"})
     daemon.await_state("3.1", "running", frozen=True)
     states = {key: report["state"] for key, report in daemon.states.items()}
@@ -229,32 +207,27 @@ def test_sync_reports_every_key_and_forgets_what_is_not_named(root: RootSide) ->
     assert "absent" == daemon.states["2.1"]["state"]
 
 
-def test_a_new_line_takes_the_place_of_the_old_one(root: RootSide) -> None:
-    first = root.connect()
-    second = root.connect()
+def test_a_new_line_takes_the_place_of_the_old_one(shared):
+    first = shared.connect()
+    second = shared.connect()
     with pytest.raises(ConnectionError):
         first.read()
-    second.run("1.1", "true")
 
-    assert 0 == second.await_state("1.1", "ended")["exit"]["code"]
+    assert 0 == second.code_of("1.1", "true")
 
 
-def test_a_daemon_that_reads_nothing_is_hung_up_on_and_hurts_nobody(
-    make_root: Callable[..., RootSide],
-) -> None:
-    root = make_root("cgroup")
-    daemon = root.connect()
+def test_a_daemon_that_reads_nothing_is_hung_up_on_and_hurts_nobody(shared):
+    daemon = shared.connect()
     wishes = json.dumps({"wish": "hello", "protocol": 1}).encode() + b"\n"
     with contextlib.suppress(ConnectionError):
         while True:
             daemon.line.sendall(wishes * 10_000)
-    other = root.connect()
-    other.run("1.1", "true")
+    other = shared.connect()
 
-    assert 0 == other.await_state("1.1", "ended")["exit"]["code"]
+    assert 0 == other.code_of("1.1", "true")
 
 
-def test_lines_are_cut_wherever_they_are_split() -> None:
+def test_lines_are_cut_wherever_they_are_split():
     text = b'{"a":1}\n\n{"b":2}\n{"c"'
     for size in range(1, len(text)):
         reader = LineReader()
@@ -267,11 +240,11 @@ def test_lines_are_cut_wherever_they_are_split() -> None:
         decode(b"1")
 
 
-def test_a_silence_begins_once_each_time() -> None:
+def test_a_silence_begins_once_each_time():
     now_s = [0.0]
     silence = Silence(10.0, clock=lambda: now_s[0])
 
-    def begins_at(time_s: float) -> bool:
+    def begins_at(time_s):
         now_s[0] = time_s
         return silence.begins()
 
@@ -282,7 +255,7 @@ def test_a_silence_begins_once_each_time() -> None:
     assert [False, True] == [begins_at(time_s) for time_s in (39, 41)]
 
 
-def test_what_was_said_before_an_end_is_heard_also_where_words_of_ours_were_not() -> None:
+def test_what_was_said_before_an_end_is_heard_also_where_words_of_ours_were_not():
     """The kernel tells of the words that were not read before it gives those that were said."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
@@ -295,7 +268,7 @@ def test_what_was_said_before_an_end_is_heard_also_where_words_of_ours_were_not(
         assert [b"thaw", b""] == [receive(ours, 64), receive(ours, 64)]
 
 
-def test_a_signal_while_a_long_launch_is_read_does_no_harm(tmp_path: Path) -> None:
+def test_a_signal_while_a_long_launch_is_read_does_no_harm(tmp_path):
     """Of the compiled launcher: recv(2) returns what there is then, in spite of MSG_WAITALL."""
     launch = {"command": ["true"], "environment": {str(n): "x" * 100_000 for n in range(3)}}
     record = pack(parse_launch({"launch": launch}))
@@ -305,7 +278,7 @@ def test_a_signal_while_a_long_launch_is_read_does_no_harm(tmp_path: Path) -> No
         child = subprocess.Popen([PROGRAM, *map(str, fds), "-1", "1.1"], pass_fds=fds)
         theirs.close()
         ours.sendall(record[:50_000])
-        wait_until(lambda: fcntl.ioctl(ours, termios.TIOCOUTQ, bytes(4)) == bytes(4))
+        until(lambda: fcntl.ioctl(ours, termios.TIOCOUTQ, bytes(4)) == bytes(4))
         child.send_signal(signal.SIGTERM)
         ours.sendall(record[50_000:])
 

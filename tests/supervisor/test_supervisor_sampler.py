@@ -6,11 +6,12 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from root_side import Daemon, RootSide, is_alive, wait_until
+from harness import until
+from root_side import Daemon, is_alive
 
 from iodaemon.supervisor.syscalls import peer_of
 
@@ -38,7 +39,7 @@ class Ear:
 
 
 @pytest.fixture
-def ear() -> Iterator[Ear]:
+def ear():
     ear = Ear()
     yield ear
     ear.listener.close()
@@ -94,9 +95,7 @@ def is_refused_to(uid: int, path: str, mode: str) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 13
 
 
-def test_it_is_the_daemons_user_who_may_only_read_what_is_others(
-    make_root: Callable[..., RootSide],
-) -> None:
+def test_it_is_the_daemons_user_who_may_only_read_what_is_others(make_root):
     if os.geteuid() != 0:
         pytest.skip("needs root")
     root = make_root("cgroup", daemon_uid=NOBODY, daemon_gid=NOBODY, min_uid=1)
@@ -123,59 +122,45 @@ def test_it_is_the_daemons_user_who_may_only_read_what_is_others(
         line.close()
 
 
-def test_another_one_takes_its_place(root: RootSide, ear: Ear) -> None:
+def is_gone(pid: int) -> bool:
+    """Whether it has ended, and its parent has waited for it."""
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_it_lasts_as_long_as_its_line_its_supervisor_and_no_other_one(root, ear):
     daemon = root.connect()
-    first, before = begin(daemon, ear)
-    second, after = begin(daemon, ear)
+    lines, pids = zip(*(begin(daemon, ear) for _ in range(2)), strict=True)
+    until(lambda: is_gone(pids[0]), "an end when another one begins")
 
-    wait_until(lambda: not is_alive(before))
-    wait_until(lambda: not Path(f"/proc/{before}").exists(), "its parent to wait for it")
-    assert b"" == first.recv(1)
-    assert is_alive(after)
-    first.close()
-    second.close()
+    assert b"" == lines[0].recv(1)
 
-
-def test_it_ends_with_its_line_and_is_waited_for(root: RootSide, ear: Ear) -> None:
-    line, pid = begin(root.connect(), ear)
-    line.close()
-
-    wait_until(lambda: not Path(f"/proc/{pid}").exists())
-
-
-def test_it_ends_with_the_supervisor_and_the_next_one_starts_another(
-    root: RootSide, ear: Ear
-) -> None:
-    line, pid = begin(root.connect(), ear)
-    root.kill("iod-supervisor")
-    wait_until(lambda: not Path(f"/proc/{pid}").exists())
-    again, after = begin(root.connect(), ear)
-
-    assert is_alive(after)
-    line.close()
-    again.close()
-
-
-def test_it_goes_on_while_the_supervisor_becomes_the_installed_program(
-    root: RootSide, ear: Ear
-) -> None:
-    daemon = root.connect()
-    line, pid = begin(daemon, ear)
-    daemon.say("reexec")
+    daemon.say("reexec")  # it goes on while the supervisor becomes the installed program
     daemon.await_end()
-    line.sendall(b'{"devices": {}, "cpus": {}}\n')
+    lines[1].sendall(b'{"devices": {}, "cpus": {}}\n')
 
-    assert [] == sweep(line)
+    assert [] == sweep(lines[1])
+    assert is_alive(pids[1])
+
+    root.connect()
+    root.kill("iod-supervisor")
+    until(lambda: is_gone(pids[1]), "an end with the supervisor")
+    line, pid = begin(root.connect(), ear)
+
     assert is_alive(pid)
+
     line.close()
+    until(lambda: is_gone(pid), "an end with its line")
+    for line in lines:
+        line.close()
 
 
-@pytest.mark.parametrize("address", ["", "x", "0", "00", "0101", 5, None, ["00"]])
-def test_what_is_no_address_starts_nothing(root: RootSide, address: object) -> None:
-    daemon = root.connect()
-    daemon.say("sampler", address=address)
+def test_what_is_no_address_starts_nothing(shared):
+    daemon = shared.connect()
+    addresses = ["", "x", "0", "00", "0101", 5, None, ["00"]]
+    for address in addresses:
+        daemon.say("sampler", address=address)
     daemon.run("1.1", "true")
     daemon.await_state("1.1", "ended")
 
     refused = [message for message in daemon.reports if "error" in message]
-    assert ["sampler"] == [message["wish"] for message in refused]
+    assert ["sampler"] * len(addresses) == [message["wish"] for message in refused]

@@ -10,11 +10,11 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from root_side import CAN_FREEZE, UNIFIED, RootSide, is_alive, remove_cgroup, state_of, wait_until
+from harness import find_state, until
+from root_side import CAN_FREEZE, UNIFIED, by_either_means, is_alive, remove_cgroup
 
 from iodaemon.supervisor.anchor import thaw_all
 from iodaemon.supervisor.systemd import SCOPE, SLICE, find_unit, is_delegated
@@ -31,7 +31,7 @@ exec "$@"
 """
 
 
-def test_a_unit_is_found_by_its_name_and_its_mark(tmp_path: Path) -> None:
+def test_a_unit_is_found_by_its_name_and_its_mark(tmp_path):
     unit = tmp_path / "user.slice" / "iodaemon.service"
     base = unit / "iodaemon-0" / "jobs"
     base.mkdir(parents=True)
@@ -49,9 +49,7 @@ def test_a_unit_is_found_by_its_name_and_its_mark(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def service(
-    make_root: Callable[..., RootSide], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[RootSide]:
+def service(make_root, tmp_path, monkeypatch):
     """As a service whose jobs get a scope."""
     (tmp_path / "systemd-run").write_text(RUN)
     (tmp_path / "systemd-run").chmod(0o755)
@@ -64,9 +62,7 @@ def service(
 
 
 @needs_cgroup
-def test_the_jobs_of_a_service_are_in_a_scope_and_nobody_else_is(
-    service: RootSide, tmp_path: Path
-) -> None:
+def test_the_jobs_of_a_service_are_in_a_scope_and_nobody_else_is(service, tmp_path):
     daemon = service.connect()
     daemon.run("1.1", *service.gate.wait_and("exit 7"))
     hello = daemon.hello
@@ -78,8 +74,7 @@ def test_the_jobs_of_a_service_are_in_a_scope_and_nobody_else_is(
     assert not [pid for pid in others if SCOPE in Path(f"/proc/{pid}/cgroup").read_text()]
     assert [1, True, True] == [len(said), "-p Delegate=yes" in said[0], "TasksMax=" in said[0]]
 
-    daemon.say("freeze", key="1.1")
-    daemon.await_state("1.1", "running", frozen=True)
+    daemon.hold("1.1")
     service.kill("iod-supervisor")
     daemon = service.connect()
     service.gate.open()
@@ -89,9 +84,7 @@ def test_the_jobs_of_a_service_are_in_a_scope_and_nobody_else_is(
 
 
 @needs_cgroup
-def test_who_stops_the_scope_is_told_apart_and_the_next_job_gets_another(
-    service: RootSide, tmp_path: Path
-) -> None:
+def test_who_stops_the_scope_is_told_apart_and_the_next_job_gets_another(service, tmp_path):
     daemon = service.connect()
     for key in ("1.1", "2.1"):
         daemon.run(key, "sleep", "1000")
@@ -108,7 +101,7 @@ def test_who_stops_the_scope_is_told_apart_and_the_next_job_gets_another(
 
     assert (15, True) == (ended["exit"]["signal"], ended["from_outside"])
 
-    wait_until(lambda: remove_cgroup(PLACE))
+    until(lambda: remove_cgroup(PLACE))
     daemon.start("4.1", "sleep", "1000")
     daemon.await_end()
     daemon = service.connect()
@@ -125,36 +118,28 @@ def test_who_stops_the_scope_is_told_apart_and_the_next_job_gets_another(
 
 
 @needs_cgroup
-def test_a_root_side_that_is_begun_elsewhere_finds_the_jobs_of_the_last_one(
-    make_root: Callable[..., RootSide],
-) -> None:
+def test_a_root_side_that_is_begun_elsewhere_finds_the_jobs_of_the_last_one(make_root):
     place = UNIFIED / f"iod-test-begun-{os.getpid()}"
     enter = ["sh", "-c", 'mkdir -p $0 && echo $$ > $0/cgroup.procs && exec "$@"']
     root = make_root("cgroup", *enter, str(place / "first.service"), cgroup="auto")
     root.cgroup = place
     daemon = root.connect()
     pid = daemon.run("1.1", *root.gate.wait_and("exit 7"))["pid"]
-    root.kill("iod-anchor")
-    root.process.wait()
-    os.kill(daemon.hello["pid"], signal.SIGKILL)
-    wait_until(lambda: not is_alive(daemon.hello["pid"]))
+    before = daemon.hello["ledger"]
+    root.kill_both()
     root.begin(*enter, str(place / "second.scope"))
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run"})
+    daemon = root.find("1.1", "2.1")
 
-    assert "first.service" == daemon.hello["unit"]
+    assert ("first.service", before) == (daemon.hello["unit"], daemon.hello["ledger"])
     assert pid == daemon.await_state("1.1", "running")["pid"]
+    assert "absent" == daemon.states["2.1"]["state"]
 
     root.gate.open()
-    daemon.await_state("1.1", "lost", "ended")
+    ended = daemon.await_state("1.1", "lost", "ended")  # the zombie may be there for a while
+
+    assert not ended["whole"]
+    assert ended.get("exit") in (None, {"code": 7, "signal": None})
     root.end()
-
-
-def test_without_a_scope_nothing_is_from_outside(root: RootSide) -> None:
-    daemon = root.connect()
-    daemon.run("1.1", "sh", "-c", "kill -TERM $$")
-
-    assert not daemon.await_state("1.1", "ended")["from_outside"]
 
 
 class Ear:
@@ -173,17 +158,15 @@ class Ear:
 
 
 @pytest.fixture
-def ear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ear:
+def ear(tmp_path, monkeypatch):
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
     return Ear(tmp_path / "notify")
 
 
-def test_systemd_is_told_and_its_next_anchor_waits_until_nothing_runs(
-    means: str, ear: Ear, make_root: Callable[..., RootSide]
-) -> None:
-    root = make_root(means, is_service=True)
+def test_systemd_is_told_and_its_next_anchor_waits_until_nothing_runs(ear, make_root):
+    root = make_root("cgroup", is_service=True)
     daemon = root.connect()
-    wait_until(lambda: ear.said)
+    until(lambda: ear.said)
 
     assert f"READY=1\nSTATUS=suspends by {daemon.hello['detail']}" == ear.said[0]
 
@@ -193,7 +176,7 @@ def test_systemd_is_told_and_its_next_anchor_waits_until_nothing_runs(
     daemon.await_message(lambda m: m.get("protected") is False)
     supervisor = daemon.hello["pid"]
     root.begin()
-    wait_until(lambda: len(ear.said) == 2)
+    until(lambda: len(ear.said) == 2)
 
     assert is_alive(supervisor)
 
@@ -201,27 +184,23 @@ def test_systemd_is_told_and_its_next_anchor_waits_until_nothing_runs(
 
     assert 5 == daemon.await_state("1.1", "ended")["exit"]["code"]
 
-    wait_until(lambda: not is_alive(supervisor))
-    daemon = root.connect()
-    daemon.sync(**{"1_1": "run"})
+    until(lambda: not is_alive(supervisor))
+    daemon = root.find("1.1")
 
     assert 5 == daemon.await_state("1.1", "ended")["exit"]["code"]
     assert daemon.hello["protected"]
 
 
-def test_all_are_let_go_where_neither_anchor_nor_supervisor_is_left(root: RootSide) -> None:
+@by_either_means
+def test_all_are_let_go_where_neither_anchor_nor_supervisor_is_left(root):
     daemon = root.connect()
     pids = [daemon.run(f"{number}.1", "sleep", "1000")["pid"] for number in range(3)]
     for key in ("0.1", "1.1"):
-        daemon.say("freeze", key=key)
-        daemon.await_state(key, "running", frozen=True)
-    root.kill("iod-anchor")
-    root.process.wait()
-    os.kill(daemon.hello["pid"], signal.SIGKILL)
-    wait_until(lambda: not is_alive(daemon.hello["pid"]))
+        daemon.hold(key)
+    root.kill_both()
 
     assert 2 == thaw_all(root.config)
-    wait_until(lambda: {"S"} == {state_of(pid) for pid in pids})
+    until(lambda: {"S"} == {find_state(pid) for pid in pids})
     assert 0 == thaw_all(root.config)
 
     for pid in pids:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 
 import pytest
-from root_side import RootSide
+from harness import until
+from root_side import Daemon, RootSide, by_either_means
 
 pytestmark = pytest.mark.node
 MIB = 1 << 20
@@ -32,7 +31,7 @@ def child(name, count, grandchild=False):
 
 
 @pytest.fixture
-def disk(tmp_path_factory: pytest.TempPathFactory) -> str:
+def disk(tmp_path_factory):
     """A directory where what is written counts: not on tmpfs."""
     return str(tmp_path_factory.mktemp("disk"))
 
@@ -43,9 +42,17 @@ def run(root: RootSide, disk: str, text: str) -> dict[str, object]:
     return daemon.await_state("1.1", "ended")
 
 
-def test_short_lived_and_double_forked_children_are_counted_whole(
-    root: RootSide, disk: str
-) -> None:
+def await_written(daemon: Daemon, bytes_: int) -> None:
+    """Wait until so much is told with a beat of what was waited for."""
+
+    def is_told() -> bool:
+        return daemon.beat()["use"].get("1.1", {"written_bytes": 0})["written_bytes"] >= bytes_
+
+    until(is_told, "a beat with all that orphans wrote")
+
+
+@by_either_means
+def test_short_lived_and_double_forked_children_are_counted_whole(shared, disk):
     text = """
 for number in range(10):
     os.waitpid(child(f"short-{number}", 1), 0)
@@ -53,7 +60,7 @@ for number in range(10):
     os.waitpid(child(f"orphan-{number}", 1, grandchild=True), 0)
 write("own", 5)
 """
-    ended = run(root, disk, text)
+    ended = run(shared, disk, text)
     use = ended["use"]
 
     assert (0, True) == (ended["exit"]["code"], ended["whole"])
@@ -62,9 +69,8 @@ write("own", 5)
     assert use["cpu_us"] > 0
 
 
-def test_what_is_deleted_before_it_reaches_the_disk_is_told_beside_what_was_written(
-    root: RootSide, disk: str
-) -> None:
+@by_either_means
+def test_what_is_deleted_before_it_reaches_the_disk_is_told_beside_what_was_written(shared, disk):
     """An orphan writes, the first process deletes: each is taken in by itself."""
     text = """
 read, write_end = os.pipe()
@@ -73,7 +79,7 @@ os.close(write_end)
 os.read(read, 1)
 os.unlink(os.path.join(sys.argv[1], "big"))
 """
-    ended = run(root, disk, text)
+    ended = run(shared, disk, text)
     use = ended["use"]
 
     assert (0, True) == (ended["exit"]["code"], ended["whole"])
@@ -81,12 +87,12 @@ os.unlink(os.path.join(sys.argv[1], "big"))
     assert 32 * MIB <= use["cancelled_bytes"] <= 65 * MIB  # the disk may have had a part
 
 
-def test_what_moves_without_a_disk_is_counted_to_the_byte(root: RootSide) -> None:
+def test_what_moves_without_a_disk_is_counted_to_the_byte(shared):
     """Two jobs of one length that differ in what they write, and read again from the cache."""
-    daemon = root.connect()
+    daemon = shared.connect()
     moved = []
     for mib in (0, 3):
-        path, key = f"{root.directory}/file-{mib}", f"{mib}.1"
+        path, key = f"{shared.directory}/file-{mib}", f"{mib}.1"
         text = f"open({path!r}, 'wb', 0).write(bytes({mib} << 20)); open({path!r}, 'rb', 0).read()"
         daemon.start(key, sys.executable, "-I", "-S", "-c", text)
         use = daemon.await_state(key, "ended")["use"]
@@ -96,22 +102,17 @@ def test_what_moves_without_a_disk_is_counted_to_the_byte(root: RootSide) -> Non
     assert 6 * MIB == moved[1] - moved[0]
 
 
-def test_bytes_of_orphans_are_told_with_the_beat_while_the_job_runs(
-    root: RootSide, disk: str
-) -> None:
-    daemon = root.connect()
-    text = WRITE + "os.waitpid(child('a', 3, grandchild=True), 0)\nsignal.pause()"
-    daemon.start("1.1", sys.executable, "-S", "-c", text, disk)
-    while not (use := daemon.beat()["use"].get("1.1")) or use["written_bytes"] < 3 * MIB:
-        pass
-    daemon.say("kill", key="1.1")
-
-    assert daemon.await_state("1.1", "ended")["use"]["written_bytes"] >= 3 * MIB
-
-
-def test_children_that_the_kernel_reaps_make_a_total_at_least(root: RootSide, disk: str) -> None:
-    text = """
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+IGNORED = "signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
+NOT_WAITED_FOR = """
+class Action(ctypes.Structure):
+    _fields_ = [("handler", ctypes.c_void_p), ("mask", ctypes.c_ulong * 16),
+                ("flags", ctypes.c_int), ("restorer", ctypes.c_void_p)]
+action = Action()
+action.flags = 2
+ctypes.CDLL(None).sigaction(int(signal.SIGCHLD), ctypes.byref(action), None)
+"""
+"""SA_NOCLDWAIT cannot be seen; CPU time that nobody accounts for can."""
+REAPED = """
 write("own", 1)
 for number in range(4):
     child(f"ignored-{number}", 2)
@@ -121,35 +122,22 @@ while True:
     except ChildProcessError:
         break
 """
-    ended = run(root, disk, text)
+
+
+@pytest.mark.parametrize(
+    ("means", "text"),
+    [("cgroup", IGNORED), ("processes", IGNORED), ("cgroup", NOT_WAITED_FOR)],
+    ids=["cgroup", "processes", "no signal ignored"],
+)
+def test_children_that_the_kernel_reaps_make_a_total_at_least(shared, disk, text):
+    ended = run(shared, disk, f"{text}\n{REAPED}")
 
     assert (0, False) == (ended["exit"]["code"], ended["whole"])
     assert MIB <= ended["use"]["written_bytes"] <= 9 * MIB + MIB
 
 
-def test_also_where_no_signal_is_ignored(make_root: Callable[..., RootSide], disk: str) -> None:
-    """SA_NOCLDWAIT cannot be seen; CPU time that nobody accounts for can."""
-    text = """
-class Action(ctypes.Structure):
-    _fields_ = [("handler", ctypes.c_void_p), ("mask", ctypes.c_ulong * 16),
-                ("flags", ctypes.c_int), ("restorer", ctypes.c_void_p)]
-action = Action()
-action.flags = 2
-ctypes.CDLL(None).sigaction(int(signal.SIGCHLD), ctypes.byref(action), None)
-for number in range(4):
-    child(f"ignored-{number}", 2)
-while True:
-    try:
-        os.wait()
-    except ChildProcessError:
-        break
-"""
-    ended = run(make_root("cgroup"), disk, text)
-
-    assert (0, False) == (ended["exit"]["code"], ended["whole"])
-
-
-def test_a_flood_of_orphans_fills_no_ledger_and_is_counted_whole(root: RootSide, disk: str) -> None:
+@by_either_means
+def test_a_flood_of_orphans_fills_no_ledger_and_is_counted_whole(root, disk):
     """Under two supervisors, so by two or three writers."""
     daemon = root.connect()
     go = root.directory / "go"
@@ -166,8 +154,7 @@ flood("b")
 """
     )
     daemon.start("1.1", sys.executable, "-S", "-c", text, disk)
-    while not (use := daemon.beat()["use"].get("1.1")) or use["written_bytes"] < 500 * 4096:
-        time.sleep(0.02)
+    await_written(daemon, 500 * 4096)
     root.kill("iod-supervisor")
     go.touch()
     ended = root.outcome("1.1")
@@ -178,7 +165,8 @@ flood("b")
     assert found.st_size > 64_000 > 2 * 512 * found.st_blocks - 10_000
 
 
-def test_bytes_survive_the_supervisor(root: RootSide, disk: str) -> None:
+@by_either_means
+def test_bytes_of_orphans_are_told_with_the_beat_and_survive_the_supervisor(root, disk):
     daemon = root.connect()
     go = root.directory / "go"
     text = (
@@ -192,8 +180,7 @@ write("c", 1)
 """
     )
     daemon.start("1.1", sys.executable, "-S", "-c", text, disk)
-    while not (use := daemon.beat()["use"].get("1.1")) or use["written_bytes"] < 3 * MIB:
-        pass
+    await_written(daemon, 3 * MIB)
     root.kill("iod-supervisor")
     go.touch()
     ended = root.outcome("1.1")

@@ -27,7 +27,6 @@ BODIES = {
     "short": ":",
     "gated": "while [ ! -e {gate} ]; do sleep 0.03; done",
     "deaf": "trap '' TERM; while [ ! -e {gate} ]; do sleep 0.03; done",
-    "leaves": "setsid sh -c 'setsid sh -c \"while [ ! -e {gate} ]; do sleep 0.03; done\" & exit 0'",
     "family": "(sleep 0.05 & sleep 0.02 & wait); while [ ! -e {gate} ]; do sleep 0.03; done",
 }
 """What jobs do between their lines."""
@@ -166,14 +165,6 @@ class Player:
             state = read_state(pid)
             if state is not None and name_of(state.parent) != "iod-holder" and not is_of_job(pid):
                 end(pid)
-
-    def kill_holder(self, job):
-        """SIGKILL to what holds the job, by signals."""
-        found = self.look(job)
-        for pid in [] if found is None else found["pids"]:
-            state = read_state(pid)
-            if state is not None and name_of(state.parent) == "iod-holder":
-                end(state.parent)
 
     def kill_root_side(self):
         self.root_side_died = True

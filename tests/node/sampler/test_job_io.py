@@ -3,11 +3,11 @@
 import os
 import resource
 import subprocess
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from harness import find_state, name_of, until
 from sampling import Measured
 
 from iodaemon.core.sample import JobCounters
@@ -17,6 +17,9 @@ from iodaemon.supervisor.ledger import Use
 
 WRITE_ONLY = Path("/proc/sys/vm/compact_memory")
 """Mode 0200, and the kernel holds even root to it: opening it to read is EACCES."""
+
+
+NOTHING = Use()
 
 
 def process(
@@ -49,24 +52,143 @@ def vanish(root: Path, pid: int) -> None:
     (root / "proc" / str(pid) / "task" / str(pid) / "children").unlink()
 
 
-class Supervisor:
-    """What it says it has waited for of one job."""
+class Job:
+    """A job whose processes, and what was waited for of them, are as each reading finds them."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path) -> None:
+        self.root = root
         self.reaped = Use()
+        self.members: list[int] = []
+        self._there: set[int] = set()
+        self.io = Measured(root, lambda: self.reaped, lambda: self.members)
 
-    def says(self, read=0, written=0, operations=0, logical=0, cancelled=0) -> None:
-        self.reaped = Use(read, written, operations, 0, logical, cancelled)
-
-
-def job_io(root: Path, members: Iterable[int] = (), supervisor=None) -> Measured:
-    supervisor = Supervisor() if supervisor is None else supervisor
-    return Measured(root, lambda: supervisor.reaped, lambda: members)
+    def finds(
+        self, processes: dict[int, dict[str, int]], reaped: Use = NOTHING, members=None
+    ) -> JobCounters:
+        """What is read where these are there, and these members are listed: all, unless said."""
+        for pid in self._there - processes.keys():
+            vanish(self.root, pid)
+        self._there = set(processes)
+        for pid, counters in processes.items():
+            process(self.root, pid, **counters)
+        self.reaped = reaped
+        self.members[:] = processes if members is None else members
+        return self.io.read()
 
 
 @pytest.fixture
-def supervisor():
-    return Supervisor()
+def job(tmp_path):
+    return Job(tmp_path)
+
+
+def test_the_total_is_what_was_reaped_and_what_members_have(job):
+    counters = job.finds(
+        {
+            11: {"read": 20, "write": 5, "calls": 3, "rchar": 70, "wchar": 8},
+            12: {"read": 3, "write": 1, "calls": 1},
+        },
+        Use(10, 3, 1, 0, 50, 0),
+        members=[11, 12, 11],  # one is named twice
+    )
+
+    assert (33, 9, 5, 128) == (
+        counters.read_bytes,
+        counters.written_bytes,
+        counters.operations,
+        counters.logical_bytes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("readings", "expected"),
+    [
+        # a child that is reaped is counted once
+        (
+            [
+                ({11: {"read": 20}, 12: {"read": 5}, 13: {"read": 2}},),
+                ({11: {"read": 25}}, Use(2)),  # one by its parent, an orphan by the supervisor
+            ],
+            [27, 27],
+        ),
+        # one that vanishes uncounted lowers nothing
+        ([({11: {"read": 20}},), ({},)], [20, 20]),
+        # what is told late of who is gone is not doubled
+        ([({11: {"read": 20}},), ({12: {"read": 5}},), ({12: {"read": 5}}, Use(20))], [20, 20, 25]),
+        # a zombie that is no longer listed still counts
+        ([({11: {"read": 20}},), ({11: {"read": 30}}, NOTHING, [])], [20, 30]),
+    ],
+)
+def test_what_was_read_is_counted_once_and_falls_never(job, readings, expected):
+    assert expected == [job.finds(*reading).read_bytes for reading in readings]
+
+
+@pytest.mark.parametrize(
+    ("readings", "expected"),
+    [
+        # wherever it was written
+        (
+            [
+                ({11: {"write": 5, "cancelled": 60}}, Use(0, 70)),
+                ({}, Use(0, 75, cancelled_bytes=60)),
+            ],
+            [15, 15],
+        ),
+        # by another process
+        ([({11: {"write": 100}, 12: {"cancelled": 40}},)], [60]),
+        # what others wrote
+        ([({11: {"write": 100}, 12: {"cancelled": 400}},)], [0]),
+        # and writing after that is seen again
+        (
+            [
+                ({11: {"write": 100}},),
+                ({11: {"write": 100, "cancelled": 100}},),
+                ({11: {"write": 150, "cancelled": 100}},),
+            ],
+            [100, 0, 50],
+        ),
+    ],
+)
+def test_what_is_deleted_before_it_reaches_the_disk_is_taken_off(job, readings, expected):
+    assert expected == [job.finds(*reading).written_bytes for reading in readings]
+
+
+def test_a_new_member_with_the_number_of_a_gone_one_is_counted(job):
+    job.finds({11: {"read": 20}})
+    vanish(job.root, 11)
+
+    assert 27 == job.finds({11: {"read": 7}}, Use(20)).read_bytes
+
+
+def test_a_child_that_is_reaped_while_the_sum_is_made_counts_late_and_never_twice(tmp_path):
+    process(tmp_path, 11, read=20)
+    reaped = [Use()]
+
+    def members():
+        if (tmp_path / "proc/11/io").exists():  # asked for after what was reaped
+            reaped[0] = Use(20)
+            vanish(tmp_path, 11)
+        return [11]
+
+    io = Measured(tmp_path, lambda: reaped[0], members)
+
+    assert [io.read().read_bytes, io.read().read_bytes] == [0, 20]
+
+
+@pytest.mark.skipif(not WRITE_ONLY.exists(), reason="needs a file that nobody may read")
+def test_a_member_that_may_not_be_read_makes_the_io_unknown_until_it_was_reaped(job):
+    (job.root / "proc/12").mkdir(parents=True)
+    (job.root / "proc/12/io").symlink_to(WRITE_ONLY)
+    known = job.finds({11: {"read": 10}}, Use(100))
+    unknown = job.finds({11: {"read": 10}}, Use(100), members=[11, 12])
+    again = job.finds({11: {"read": 10}}, Use(150))
+
+    assert (110, JobCounters(), 160) == (known.read_bytes, unknown, again.read_bytes)
+
+
+def test_a_job_whose_members_cannot_be_listed_is_what_was_reaped(tmp_path):
+    io = Measured(tmp_path, lambda: Use(100), lambda: read_members(str(tmp_path / "gone")))
+
+    assert io.read().read_bytes == 100
 
 
 def open_files(root: Path) -> int:
@@ -80,182 +202,11 @@ def is_open(fd: str) -> bool:
     return os.path.lexists(f"/proc/self/fd/{fd}")
 
 
-def test_the_total_is_what_was_reaped_and_what_members_have(tmp_path, supervisor):
-    supervisor.says(read=10, written=3, operations=1, logical=50)
-    process(tmp_path, 11, read=20, write=5, calls=3, rchar=70, wchar=8)
-    process(tmp_path, 12, read=3, write=1, calls=1)
-
-    counters = job_io(tmp_path, [11, 12], supervisor).read()
-
-    expected = (33, 9, 5, 128)
-    assert expected == (
-        counters.read_bytes,
-        counters.written_bytes,
-        counters.operations,
-        counters.logical_bytes,
-    )
-
-
-def test_what_a_process_deletes_is_taken_off_wherever_it_was_written(tmp_path, supervisor):
-    supervisor.says(written=70)
-    process(tmp_path, 11, write=5, cancelled=60)
-    io = job_io(tmp_path, [11], supervisor)
-    before = io.read().written_bytes
-    vanish(tmp_path, 11)
-    supervisor.says(written=75, cancelled=60)
-
-    assert (15, 15) == (before, io.read().written_bytes)
-
-
-def test_a_child_that_is_reaped_is_counted_once(tmp_path, supervisor):
-    process(tmp_path, 11, read=20)
-    process(tmp_path, 12, read=5)
-    process(tmp_path, 13, read=2)
-    members = [11, 12, 13]
-    io = job_io(tmp_path, members, supervisor)
-    before = io.read().read_bytes
-    process(tmp_path, 11, read=25)  # by its parent
-    vanish(tmp_path, 12)
-    supervisor.says(read=2)  # an orphan, by the supervisor
-    vanish(tmp_path, 13)
-    del members[1:]
-
-    assert (before, io.read().read_bytes) == (27, 27)
-
-
-def test_a_child_that_vanishes_uncounted_does_not_lower_the_totals(tmp_path):
-    process(tmp_path, 11, read=20, rchar=30)
-    io = job_io(tmp_path, [11])
-    io.read()
-    vanish(tmp_path, 11)
-    counters = io.read()
-
-    assert (counters.read_bytes, counters.logical_bytes) == (20, 30)
-
-
-def test_a_child_that_is_reaped_while_the_sum_is_made_counts_late_and_never_twice(
-    tmp_path, supervisor
-):
-    process(tmp_path, 11, read=20)
-
-    def members() -> list[int]:
-        if (tmp_path / "proc/11/io").exists():  # asked for after what was reaped
-            supervisor.says(read=20)
-            vanish(tmp_path, 11)
-        return [11]
-
-    io = Measured(tmp_path, lambda: supervisor.reaped, members)
-
-    assert [io.read().read_bytes, io.read().read_bytes] == [0, 20]
-
-
-def test_what_is_told_late_of_who_is_gone_lowers_nothing_and_is_not_doubled(tmp_path, supervisor):
-    """The supervisor's word is as old as the last beat."""
-    process(tmp_path, 11, read=20)
-    members = [11]
-    io = job_io(tmp_path, members, supervisor)
-    totals = [io.read().read_bytes]
-    vanish(tmp_path, 11)
-    process(tmp_path, 12, read=5)
-    members[:] = [12]
-    totals.append(io.read().read_bytes)
-    supervisor.says(read=20)
-    totals.append(io.read().read_bytes)
-
-    assert totals == [20, 20, 25]
-
-
-def test_deleted_before_it_was_written_is_subtracted(tmp_path):
-    process(tmp_path, 11, write=100)
-    process(tmp_path, 12, cancelled=40)
-
-    assert job_io(tmp_path, [11, 12]).read().written_bytes == 60
-
-
-def test_a_job_that_deletes_what_others_wrote_has_written_nothing(tmp_path):
-    process(tmp_path, 11, write=100)
-    process(tmp_path, 12, cancelled=400)
-
-    assert job_io(tmp_path, [11, 12]).read().written_bytes == 0
-
-
-def test_writing_after_a_deletion_is_seen_again(tmp_path):
-    io = job_io(tmp_path, [11])
-    written = []
-    for write, cancelled in ((100, 0), (100, 100), (150, 100)):
-        process(tmp_path, 11, write=write, cancelled=cancelled)
-        written.append(io.read().written_bytes)
-
-    assert written == [100, 0, 50]
-
-
-@pytest.mark.skipif(not WRITE_ONLY.exists(), reason="needs a file that nobody may read")
-def test_a_member_that_may_not_be_read_makes_the_io_unknown(tmp_path, supervisor):
-    supervisor.says(read=100)
-    process(tmp_path, 11, read=10)
-    members = [11]
-    io = job_io(tmp_path, members, supervisor)
-    io.read()
-    (tmp_path / "proc/12").mkdir(parents=True)
-    (tmp_path / "proc/12/io").symlink_to(WRITE_ONLY)
-    members.append(12)
-
-    assert io.read() == JobCounters()
-
-
-@pytest.mark.skipif(not WRITE_ONLY.exists(), reason="needs a file that nobody may read")
-def test_the_io_is_known_again_once_the_unreadable_member_was_reaped(tmp_path, supervisor):
-    supervisor.says(read=100)
-    (tmp_path / "proc/12").mkdir(parents=True)
-    (tmp_path / "proc/12/io").symlink_to(WRITE_ONLY)
-    members = [12]
-    io = job_io(tmp_path, members, supervisor)
-    unknown = io.read().read_bytes
-    members.clear()
-    supervisor.says(read=150)
-
-    assert (unknown, io.read().read_bytes) == (None, 150)
-
-
-def test_a_new_member_with_the_number_of_a_gone_one_is_counted(tmp_path, supervisor):
-    process(tmp_path, 11, read=20)
-    io = job_io(tmp_path, [11], supervisor)
-    io.read()
-    vanish(tmp_path, 11)
-    supervisor.says(read=20)
-    process(tmp_path, 11, read=7)
-
-    assert io.read().read_bytes == 27
-
-
-def test_a_zombie_that_is_no_longer_listed_still_counts(tmp_path):
-    process(tmp_path, 11, read=20)
-    members = [11]
-    io = job_io(tmp_path, members)
-    io.read()
-    process(tmp_path, 11, read=30)
-    members.clear()
-
-    assert io.read().read_bytes == 30
-
-
-def test_a_process_named_twice_counts_once(tmp_path):
-    process(tmp_path, 11, read=20)
-
-    assert job_io(tmp_path, [11, 11]).read().read_bytes == 20
-
-
-def test_a_job_whose_members_cannot_be_listed_is_what_was_reaped(tmp_path):
-    io = Measured(tmp_path, lambda: Use(100), lambda: read_members(str(tmp_path / "gone")))
-
-    assert io.read().read_bytes == 100
-
-
 def test_one_descriptor_a_process_and_none_of_the_gone(tmp_path):
     pids = list(range(11, 31))
     for pid in pids:
         process(tmp_path, pid)
-    io = job_io(tmp_path, pids)
+    io = Measured(tmp_path, Use, lambda: pids)
     counts = [open_files(tmp_path)]
     for _ in range(3):
         io.read()
@@ -280,53 +231,32 @@ def test_resident_memory_is_the_sum_over_those_that_are_there(tmp_path):
     assert sum_resident_bytes(str(tmp_path), [13]) is None
 
 
-def cgroup(directory: Path, **files: str) -> str:
-    for name, text in files.items():
-        (directory / name.replace("_", ".", 1)).write_text(text)
-    return str(directory)
-
-
-def test_a_cgroup_lists_its_processes_in_the_kernels_order(tmp_path):
-    path = cgroup(tmp_path, cgroup_procs="30\n20\n0\n25\n", cgroup_stat="nr_descendants 0\n")
-
-    assert read_members(path) == [30, 20, 25]
-
-
-def test_those_of_cgroups_that_the_job_made_below_are_listed_as_well(tmp_path):
+def test_a_cgroup_lists_its_processes_and_those_of_cgroups_that_the_job_made_below(tmp_path):
+    """In the kernel's order, but for those of another namespace."""
     (tmp_path / "a" / "b").mkdir(parents=True)
-    for where, pid, below in (("", 30, 2), ("a", 0, 1), ("a/b", 25, 0)):
-        (tmp_path / where / "cgroup.procs").write_text(f"{pid}\n")
+    for where, pids, below in (("", "30\n20\n0\n25\n", 2), ("a", "0\n", 1), ("a/b", "26\n", 0)):
+        (tmp_path / where / "cgroup.procs").write_text(pids)
         (tmp_path / where / "cgroup.stat").write_text(f"nr_descendants {below}\n")
 
-    assert read_members(str(tmp_path)) == [30, 25]
+    assert read_members(str(tmp_path)) == [30, 20, 25, 26]
+    assert read_members(str(tmp_path / "a/b")) == [26]
 
 
 # -- descriptors ----------------------------------------------------------------------------------
 
-MANY = 150
+MANY = 60
 
 
 @pytest.fixture(scope="module")
 def family():
-    """A process with many children, and what it reads from a file in the end."""
-    script = f"for i in $(seq {MANY}); do sleep 600 & done; echo; read line; kill $(jobs -p); wait"
-    with subprocess.Popen(
-        ["bash", "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as parent:
-        parent.stdout.readline()
-        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-        while not all(map(is_asleep, children)):
-            time.sleep(0.05)
-        yield [int(word) for word in children]
-        parent.stdin.write(b"\n")
-
-
-def is_asleep(pid):
-    """Whether it has read all that a program reads at its start."""
-    return "(sleep) S" in Path(f"/proc/{pid}/stat").read_text()
+    """Processes that do nothing, of which all is read."""
+    children = [subprocess.Popen(["sleep", "600"]) for _ in range(MANY)]
+    for child in children:
+        until(lambda pid=child.pid: name_of(pid) == "sleep" and find_state(pid) == "S", "sleep")
+    yield [child.pid for child in children]
+    for child in children:
+        child.kill()
+        child.wait()
 
 
 def kept():

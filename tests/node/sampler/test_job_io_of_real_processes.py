@@ -11,19 +11,18 @@ from pathlib import Path
 import pytest
 from sampling import Measured
 
-from iodaemon.doctor.service import groups_of_process
 from iodaemon.node.sampler.proc_files import parse_cpu_stat, read_members, read_mounts
 from iodaemon.supervisor.ledger import Use
-from iodaemon.supervisor.reap import children_of, parse_io, read_status, tree_of
+from iodaemon.supervisor.reap import children_of, parse_io, tree_of
 
 pytestmark = pytest.mark.node
 
 MIB = 1024 * 1024
 
-# The script stands for a supervisor: a subreaper that starts 300 dd of 2 MiB each, of which
-# 100 are children of a shell, 100 orphans (double fork), 100 orphans in sessions of their own.
+# The script stands for a supervisor: a subreaper that starts 120 dd of 2 MiB each, of which
+# 40 are children of a shell, 40 orphans (double fork), 40 orphans in sessions of their own.
 
-DD_COUNT = 300
+DD_COUNT = 120
 SCRIPT = """
 import ctypes, os, subprocess, sys
 
@@ -47,8 +46,8 @@ def run(script):
 run(f"setsid {dd}")  # programs are read from the disk now, not later
 with open("/proc/self/io") as io:
     print(" ".join(line.split()[1] for line in io), flush=True)
-run(f"i=0; while [ $i -lt 100 ]; do {dd}; i=$((i+1)); done")
-for _ in range(20):
+run(f"i=0; while [ $i -lt 40 ]; do {dd}; i=$((i+1)); done")
+for _ in range(8):
     run(f"for i in 1 2 3 4 5; do ( ( {dd} ) & ) & done")
     run(f"for i in 1 2; do ( setsid sh -c '{dd}; {dd}' & ) done; (setsid {dd} &)")
 print("done", flush=True)
@@ -143,17 +142,12 @@ def test_the_same_job_enumerated_by_its_cgroup_is_measured_within_one_percent(fi
     with real_reaper(file, str(real_cgroup)) as reaper:
         totals = sample_to_the_end(reaper, lambda: read_members(str(real_cgroup)))
         cpu = parse_cpu_stat((real_cgroup / "cpu.stat").read_bytes())
+    real_cgroup.rmdir()
 
     assert totals == sorted(totals)
     assert totals[-1] == pytest.approx(DD_COUNT * 2 * MIB, rel=0.01)
     assert 0 < cpu[1] <= cpu[0]
-
-
-def test_a_removed_cgroup_has_no_processes(real_cgroup):
-    before = read_members(str(real_cgroup))
-    real_cgroup.rmdir()
-
-    assert [before, read_members(str(real_cgroup))] == [[], []]
+    assert [] == read_members(str(real_cgroup))  # which is removed
 
 
 def test_the_descriptor_of_a_reaped_process_is_gone_and_of_a_zombie_still_answers():
@@ -172,14 +166,3 @@ def test_the_descriptor_of_a_reaped_process_is_gone_and_of_a_zombie_still_answer
     assert zombie >= alive
     assert reaped == zombie
     assert io.io._files == {}
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has any groups it likes")
-def test_a_process_in_hundreds_of_groups_has_a_status():
-    """It is larger than a page."""
-    script = "import os; os.setgroups(range(4_000_000_000, 4_000_000_500)); print(flush=True)"
-    words = [sys.executable, "-c", f"{script}; input()"]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
-        assert 501 == len(groups_of_process(process.pid))
-        assert read_status(process.pid)[b"Mems_allowed_list"]  # it stands behind the groups

@@ -60,40 +60,37 @@ def host(request, tmp_path):
     return Host(tmp_path, request.param)
 
 
-def test_without_limits_the_memory_is_the_machines(host):
-    assert host.read() == MACHINE
+@pytest.mark.parametrize(
+    ("groups", "expected"),
+    [
+        # no limit
+        ({}, MACHINE),
+        # above all jobs
+        (
+            {"/batch": {"limit": 400 * MIB, "used": 390 * MIB, "cached": 300 * MIB}},
+            (400 * MIB, 310 * MIB),
+        ),
+        # the tightest of nested ones
+        (
+            {
+                "/": {"limit": 500 * MIB, "used": 450 * MIB},
+                "/batch": {"limit": 400 * MIB, "used": 100 * MIB},
+            },
+            (400 * MIB, 50 * MIB),
+        ),
+        # no more than there is
+        ({"/batch": {"limit": 900 * MIB}}, (900 * MIB, 800 * MIB)),
+        # more than the machine has
+        ({"/batch": {"limit": 1001 * MIB}}, MACHINE),
+        # beside the jobs, and of one
+        ({"/other": {"limit": 400 * MIB}, "/batch/11.1": {"limit": 100 * MIB}}, MACHINE),
+    ],
+)
+def test_the_memory_that_jobs_share_has_the_limits_above_them(host, groups, expected):
+    for path, group in groups.items():
+        host.group(path, **group)
 
-
-def test_a_limit_above_all_jobs_is_what_they_share(host):
-    host.group("/batch", limit=400 * MIB, used=390 * MIB, cached=300 * MIB)
-
-    assert host.read() == (400 * MIB, 310 * MIB)
-
-
-def test_of_nested_limits_the_tightest_counts(host):
-    host.group("/", limit=500 * MIB, used=450 * MIB)
-    host.group("/batch", limit=400 * MIB, used=100 * MIB)
-
-    assert host.read() == (400 * MIB, 50 * MIB)
-
-
-def test_a_limit_never_makes_more_available_than_the_machine_has(host):
-    host.group("/batch", limit=900 * MIB)
-
-    assert host.read() == (900 * MIB, 800 * MIB)
-
-
-def test_a_limit_above_the_machines_memory_is_none(host):
-    host.group("/batch", limit=1001 * MIB)
-
-    assert host.read() == MACHINE
-
-
-def test_limits_beside_the_jobs_are_not_theirs(host):
-    host.group("/other", limit=400 * MIB)
-    host.group("/batch/11.1", limit=100 * MIB)
-
-    assert host.read() == MACHINE
+    assert host.read() == expected
 
 
 @pytest.mark.parametrize("jobs", ["/cg/batch/jobs", "/elsewhere/jobs"])

@@ -101,47 +101,36 @@ def look(tree, *pids):
 STANDARD = {0: DEV_MOUNT, 1: ROOT_MOUNT, 2: ROOT_MOUNT}
 
 
-def test_files_that_are_open_count_and_where_the_output_goes_does_not(tree):
-    tree.process(5, {**STANDARD, 3: DATA_MOUNT})
+@pytest.mark.parametrize(
+    ("fds", "more", "expected"),
+    [
+        # not where the output goes
+        ({**STANDARD, 3: DATA_MOUNT}, {}, ("sdb",)),
+        # but if nothing is open
+        ({0: DATA_MOUNT, 1: ROOT_MOUNT, 2: PIPE}, {}, ("sda", "sdb")),
+        # or the directory
+        ({0: DEV_MOUNT, 1: PIPE, 2: PIPE}, {"cwd": "/data/work"}, ("sdb",)),
+        # no folder
+        ({**STANDARD, 3: DATA_MOUNT, 4: ROOT_MOUNT}, {"directories": {4}}, ("sdb",)),
+        # a network is no disk
+        ({**STANDARD, 3: NFS_MOUNT}, {}, ()),
+    ],
+)
+def test_a_process_is_on_the_disks_of_its_open_files(tree, fds, more, expected):
+    tree.process(5, fds, **more)
 
-    assert look(tree, 5) == ("sdb",)
-
-
-def test_with_nothing_else_open_standard_input_and_output_count(tree):
-    tree.process(5, {0: DATA_MOUNT, 1: ROOT_MOUNT, 2: PIPE})
-
-    assert look(tree, 5) == ("sda", "sdb")
-
-
-def test_with_no_file_open_the_working_directory_counts(tree):
-    tree.process(5, {0: DEV_MOUNT, 1: PIPE, 2: PIPE}, cwd="/data/work")
-
-    assert look(tree, 5) == ("sdb",)
-
-
-def test_a_directory_that_is_open_does_not_count(tree):
-    tree.process(5, {**STANDARD, 3: DATA_MOUNT, 4: ROOT_MOUNT}, directories={4})
-
-    assert look(tree, 5) == ("sdb",)
+    assert look(tree, 5) == expected
 
 
-def test_files_on_a_network_are_known_to_be_on_no_disk(tree):
-    tree.process(5, {**STANDARD, 3: NFS_MOUNT})
+def test_all_processes_of_a_job_count_and_one_that_is_gone_is_unknown(tree):
+    assert look(tree, 5) is None
+    assert look(tree) is None
 
-    assert look(tree, 5) == ()
-
-
-def test_all_processes_of_a_job_count(tree):
     tree.process(5, STANDARD)
     tree.process(6, {**STANDARD, 7: DATA_MOUNT})
     tree.process(7, {**STANDARD, 7: ROOT_MOUNT})
 
     assert look(tree, 5, 6, 7) == ("sda", "sdb")
-
-
-def test_a_job_that_is_gone_is_unknown(tree):
-    assert look(tree, 5) is None
-    assert look(tree) is None
 
 
 def test_no_more_than_so_many_descriptors_are_looked_at(tree):
@@ -245,7 +234,7 @@ def disks(path):
 
 @pytest.mark.node
 @pytest.mark.parametrize("is_open", [True, False], ids=["open file", "working directory alone"])
-def test_a_real_process_is_on_the_disk_of_its_file(tmp_path, is_open):
+def test_a_real_process_is_on_the_disk_of_its_file_and_unknown_once_it_ended(tmp_path, is_open):
     (tmp_path / "data").write_text("x")
     files = [tmp_path / "data"] if is_open else []
     with held_open(*files, cwd="/dev/shm" if is_open else tmp_path) as process:
@@ -253,11 +242,4 @@ def test_a_real_process_is_on_the_disk_of_its_file(tmp_path, is_open):
         process.communicate()
 
     assert found == disks(tmp_path)
-
-
-@pytest.mark.node
-def test_a_real_process_that_ended_is_unknown(tmp_path):
-    with held_open(cwd=tmp_path) as process:
-        process.communicate()
-
     assert Looks(Path("/"), lambda: [process.pid]).read() is None

@@ -49,26 +49,17 @@ def machine(tmp_path):
     built.reading.close()
 
 
-def test_of_a_job_that_has_not_run_nothing_is_read_and_nothing_told(machine):
+def test_of_a_job_that_has_not_run_nothing_is_read_unless_that_is_wanted(machine):
     machine.reading.sweep()
     machine.moves(4096)
 
     assert machine.reading.sweep() is None
+    assert machine.reading.sweep(is_wanted=True).read_bytes == 4096
 
-
-def test_a_job_that_has_run_is_read_again(machine):
-    machine.reading.sweep()
-    machine.moves(4096)
+    machine.moves(8192)
     machine.runs(7)
 
-    assert machine.reading.sweep().read_bytes == 4096
-
-
-def test_a_job_that_has_not_run_is_read_where_that_is_wanted(machine):
-    machine.reading.sweep()
-    machine.moves(4096)
-
-    assert machine.reading.sweep(is_wanted=True).read_bytes == 4096
+    assert machine.reading.sweep().read_bytes == 8192
 
 
 def test_a_job_whose_io_may_not_be_read_is_tried_each_time(machine):

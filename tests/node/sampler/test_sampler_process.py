@@ -3,8 +3,6 @@
 import asyncio
 import itertools
 import json
-import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,10 +11,8 @@ import pytest
 from harness import until
 from sampling import Samplers
 
-from iodaemon.core.sample import JobCounters
 from iodaemon.node.sampler import client as module
 from iodaemon.node.sampler.client import SamplerClient
-from iodaemon.supervisor.failpoint import VARIABLE
 from iodaemon.supervisor.ledger import Key
 
 pytestmark = pytest.mark.node
@@ -75,22 +71,6 @@ def used(**moved):
 
 def logical(sample):
     return sample.jobs[1].logical_bytes
-
-
-def test_one_that_is_killed_in_the_middle_is_followed_at_once_by_another(worker, tmp_path):
-    with Samplers() as samplers:
-        samplers.environment[VARIABLE] = str(tmp_path)
-        before = samplers.take(worker.live)
-        samplers.client.close()
-        (tmp_path / "sampler.sweeping").write_text("1 9")
-        worker.does(MIB)
-        sample = samplers.take()
-
-        assert logical(sample) >= logical(before) + MIB
-        assert [] == os.listdir(tmp_path)
-        assert [signal.SIGKILL] == [
-            -c.returncode for c in samplers.children if c.poll() is not None
-        ][-1:]
 
 
 def test_totals_are_exact_over_deaths_of_the_sampler(worker):
@@ -158,30 +138,6 @@ def test_another_attempt_begins_at_nothing(worker):
 
         assert before.jobs[1].read_bytes >= 1 << 40
         assert samplers.take(worker.attempt(2)).jobs[1].read_bytes < 1 << 40
-
-
-def test_without_a_sampler_all_is_unknown_and_with_the_next_one_all_is_known(worker):
-    with Samplers() as samplers:
-        samplers.has_any = False
-        unknown = samplers.take(worker.live)
-        samplers.has_any = True
-        known = samplers.take()
-
-    assert (unknown.jobs, dict(unknown.devices)) == ({1: JobCounters()}, {})
-    assert unknown.node.available_bytes is None
-    assert known.jobs[1].read_bytes is not None
-    assert known.node.available_bytes is not None
-
-
-def test_one_that_is_stopped_is_killed(worker, monkeypatch):
-    monkeypatch.setattr(module, "_ANSWER_WITHIN_S", 0.2)
-    with Samplers() as samplers:
-        samplers.take(worker.live)
-        samplers.children[0].send_signal(signal.SIGSTOP)
-        samples = [samplers.take(), samplers.take()]
-
-        assert [True, False] == [s.jobs[1].read_bytes is None for s in samples]
-        assert -signal.SIGKILL == samplers.children[0].wait()
 
 
 def test_it_ends_with_the_line_of_the_daemon(worker):

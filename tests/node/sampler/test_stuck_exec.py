@@ -27,17 +27,6 @@ sys.stdin.read()
 """Stands for a holder: it starts the words of its arguments."""
 
 
-@pytest.fixture
-def stuck(tmp_path):
-    """A process of ours that hangs in execve, in a session of its own."""
-    files = silent_file_system(tmp_path)
-    child = start_stuck(files, session=True)
-    yield child.pid
-    child.kill()
-    files.let_go()
-    child.wait(PATIENCE_S)
-
-
 def promptly(work):
     """What the work returns; the test fails where it waits."""
     answers = []
@@ -48,14 +37,19 @@ def promptly(work):
     return answers[0]
 
 
-def test_what_its_status_says_is_known(stuck):
-    assert promptly(lambda: find_state(stuck)) in ("S", "D")
-    assert is_executing(stuck)
-    assert not is_executing(os.getpid())
-
-
-def test_who_it_is_can_be_told(stuck):
-    assert promptly(lambda: describe_process(stuck)).startswith(f"pid {stuck}, python")
+def test_what_it_is_and_what_its_status_says_is_known(tmp_path):
+    files = silent_file_system(tmp_path)
+    child = start_stuck(files, session=True)
+    try:
+        assert promptly(lambda: find_state(child.pid)) in ("S", "D")
+        assert is_executing(child.pid)
+        assert not is_executing(os.getpid())
+        told = promptly(lambda: describe_process(child.pid))
+        assert told.startswith(f"pid {child.pid}, python")
+    finally:
+        child.kill()
+        files.let_go()
+        child.wait(PATIENCE_S)
 
 
 # -- sampling --------------------------------------------------------------------------------------
