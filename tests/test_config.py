@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iodaemon.config import (
-    Config,
     Settings,
     config_toml,
     decode_table,
@@ -63,18 +62,6 @@ def test_keys_are_fields_without_unit_and_values_have_one():
         inner=Inner(colour="blue"),
     )
     assert expected == decoded
-
-
-def test_plain_numbers_are_in_base_units():
-    decoded = decode({"io_bound": 40_000_000, "memory": 4096, "timeslice": 2})
-
-    assert decoded == Sample(io_bound_bytes_per_s=40e6, memory_bytes=4096, timeslice_s=2.0)
-
-
-def test_none_is_a_word_where_the_field_may_be_none():
-    decoded = decode({"io_bound": "none"})
-
-    assert decoded.io_bound_bytes_per_s is None
 
 
 @pytest.mark.parametrize(
@@ -138,11 +125,6 @@ def test_a_file_that_is_no_toml_is_named(tmp_path, content):
     assert "\n" not in str(e.value)
 
 
-def test_a_directory_is_no_file(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
-        read_toml(tmp_path)
-
-
 # -- the daemon's configuration -------------------------------------------------------------
 
 
@@ -180,25 +162,6 @@ def test_a_simulated_node_has_the_places_that_are_named(tmp_path):
     config = load_config(path, {"HOME": "/h"}, 1000, {"runtime_dir": "/b"})
 
     assert ("/a", "/b") == (config.state_dir, config.runtime_dir)
-
-
-def test_root_has_the_places_of_the_system():
-    settings = default_settings({}, 0)
-
-    places = (settings.state_dir, str(settings.socket_path))
-    assert places == ("/var/lib/iodaemon", "/run/iodaemon/iod.sock")
-
-
-def test_xdg_state_home_is_used():
-    config = load(environ={**HOME, "XDG_STATE_HOME": "/data/state"})
-
-    assert config.state_dir == "/data/state/iodaemon"
-
-
-def test_without_a_runtime_dir_there_is_one_in_tmp_for_each_user():
-    config = load(environ={"HOME": "/home/ann", "XDG_RUNTIME_DIR": "relative"}, uid=1234)
-
-    assert config.runtime_dir == "/tmp/iodaemon-1234"
 
 
 def test_without_home_the_state_dir_must_be_said():
@@ -246,13 +209,6 @@ def test_an_error_in_the_file_names_the_file(tmp_path):
 
     with pytest.raises(ConfigError, match=rf"^{path} \[topology\]: unknown key 'slots'; did you"):
         load(path, policy="none")
-
-
-def test_an_error_in_an_option_names_the_options(tmp_path):
-    path = written(tmp_path, 'policy = "none"')
-
-    with pytest.raises(ConfigError, match=r"^options: backend: 'windows' is none of 'linux', "):
-        load(path, backend="windows")
 
 
 @pytest.mark.parametrize(
@@ -336,15 +292,6 @@ def test_a_value_is_written_so_that_it_reads_the_same(value, field, expected):
     actual = toml_value(value, field)
 
     assert expected == actual
-
-
-def test_a_configuration_cannot_name_its_own_origins(tmp_path):
-    path = written(tmp_path, "origins = {}")
-
-    with pytest.raises(ConfigError, match="unknown key 'origins'"):
-        load(path)
-
-    assert issubclass(Config, Settings)
 
 
 def test_what_each_user_may_have_is_configured(tmp_path):

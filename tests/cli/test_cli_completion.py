@@ -43,17 +43,11 @@ def complete(tmp_path, line):
     [
         ("iod su", {"submit", "suspend"}),
         ("iod config sh", {"show"}),
-        ("iod queue --js", {"--json"}),
-        ("iod submit --me", {"--mem"}),
         ("iod --api=/x/iod.sock que", {"queue"}),
-        ("iod queue --state=R", {"RUNNING"}),
         ("iod queue -s RUNNING,P", {"RUNNING,PENDING"}),
         ("iod daemon --policy dyn", {"dynamic"}),
         ("iod history --by=", {"user", "name"}),
-        ("iod mode s", {"shadow"}),
-        ("iod queue -s r", {"running"}),
         ("iod cancel ", {"last", "all"}),
-        ("iod submit --io-rate=4", set()),
         ("iod nonsense --st", set()),
     ],
 )

@@ -8,14 +8,12 @@ import os
 import pty
 import subprocess
 import sys
-import threading
 from functools import partial
 
 import pytest
 from fake_daemon import job, reason
 
 from iodaemon.api.client import Client
-from iodaemon.cli.selector import format_ids, parse_selectors
 
 
 class Terminal(io.StringIO):
@@ -60,13 +58,6 @@ def test_requeue_says_what_became_of_each_and_takes_ended_jobs(iod, daemon):
 
     assert (0, "job 1 PENDING\njob 2 PENDING\njob 3 PENDING\n") == (result.code, result.out)
     assert [{"select": "1,2-3", "grace_s": 5.0}] == daemon.bodies("/v1/jobs/requeue")
-
-
-def test_suspend_and_resume_say_the_state(iod, daemon):
-    daemon.add(job(1))
-
-    assert (0, "job 1 SUSPENDED_USER\n") == ((done := iod("suspend", "1")).code, done.out)
-    assert (0, "job 1 RUNNING\n") == ((done := iod("resume", "last")).code, done.out)
 
 
 def test_the_grace_time_is_sent_in_seconds_where_it_is_given(iod, daemon):
@@ -191,19 +182,6 @@ def test_an_empty_name_or_user_does_not_select_every_job(iod, daemon):
     assert [] == daemon.seen
 
 
-def test_selectors_join(iod):
-    selection = parse_selectors(["1,4", "3-9", "last"])
-
-    assert ("1,4,3-9,last", (1, 4), False) == (selection.text, selection.ids, selection.is_plain)
-
-
-@pytest.mark.parametrize(
-    ("ids", "text"), [([7], "7"), ([1, 2, 3], "1-3"), ([3, 1, 5, 4], "1,3-5"), ([], "")]
-)
-def test_runs_of_numbers_are_ranges(ids, text):
-    assert text == format_ids(ids)
-
-
 # -- logs -----------------------------------------------------------------------------------------
 
 
@@ -279,23 +257,6 @@ def test_following_tells_what_a_job_waits_for_and_how_it_failed(iod, daemon):
         assert (0, "") == (code, out)
         assert words in waits
         assert f"iod: job {job_id} FAILED: exit code 3" == ended
-
-
-def test_following_goes_on_after_a_restart_of_the_daemon_where_it_was(iod, daemon):
-    daemon.add(job(1))
-    daemon.logs[1, "stdout"] = b"one\ntwo\n"
-
-    def restart():
-        daemon.stop()
-        daemon.logs[1, "stdout"] += b"three\n"
-        daemon.end(1)
-        daemon.start()
-
-    daemon.after_follow = [lambda: threading.Thread(target=restart).start()]
-
-    result = iod("logs", "-f", "--tail", "1", "1")
-
-    assert (0, "two\nthree\n") == (result.code, result.out)
 
 
 def test_following_a_job_that_is_requeued_goes_on_with_its_new_output(iod, daemon):

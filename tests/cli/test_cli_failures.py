@@ -202,13 +202,6 @@ def test_every_pointer_names_a_verb_that_is_there():
     assert set(named) <= VERBS.keys()
 
 
-@pytest.mark.parametrize("words", [("submit", "--name"), ("policy", "show", "a", "b")])
-def test_other_complaints_of_the_parser_name_the_verbs_help(iod, words):
-    code, line = iod.fails(*words)
-
-    assert (2, True) == (code, "--help' shows how" in line)
-
-
 def test_a_bug_is_one_line_and_a_traceback_only_with_debug(iod, daemon, monkeypatch, capsys):
     def break_down(*_args, **_kwargs):
         raise ZeroDivisionError("division by zero")

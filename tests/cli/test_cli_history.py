@@ -113,16 +113,6 @@ def test_every_filter_reaches_the_daemon(iod, daemon, words, query):
     assert query == asked(daemon)
 
 
-def test_json_is_the_answer_of_the_api(iod, daemon):
-    daemon.add(job(6, "COMPLETED"), job(7, "FAILED"))
-    sums(daemon, {"key": "ann", "jobs": 1}, jobs=1)
-    jobs = iod("history", "--json", "all").json
-    added = iod("history", "--by", "name", "--json").json
-
-    assert (1, [6, 7]) == (jobs["version"], [made["id"] for made in jobs["jobs"]])
-    assert ("name", "ann", 1) == (added["by"], added["sums"][0]["key"], added["total"]["jobs"])
-
-
 def test_a_number_that_no_ended_job_has_is_not_found(iod, daemon):
     daemon.add(job(7, "COMPLETED"), job(8))
 
@@ -179,14 +169,6 @@ def test_a_word_that_means_nothing_is_refused_with_what_to_write(iod, words, par
     code, line = iod.fails("history", *words)
 
     assert (2, True) == (code, part in line), line
-
-
-def test_sums_of_another_shape_are_not_ours(iod, daemon):
-    daemon.sums = {"sums": [{"key": "ann"}], "total": {}}
-
-    code, line = iod.fails("history", "--by", "user")
-
-    assert (1, True) == (code, "is not an iodaemon" in line)
 
 
 # -- points in time ----------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from scratching import needs_root
 
 import iodaemon
 from iodaemon.cli import main, session
-from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.program import ALIASES, VERBS
 from iodaemon.config.settings import default_file, default_place
 from iodaemon.errors import NoDaemon
@@ -186,21 +185,6 @@ def test_the_daemons_options_stand_above_its_file(started, home):
     assert (f"{home}/state", f"{home}/run/iod.sock") == (config.state_dir, str(config.socket_path))
 
 
-def test_the_daemon_listens_where_api_says(started, home):
-    main(["--api", f"{home}/iod.sock", "daemon"])
-
-    assert f"{home}/iod.sock" == str(started[0][0].socket_path)
-
-
-def test_the_daemons_socket_has_one_name(iod, started):
-    assert main(["daemon", "--socket", "/run/other.sock"]) == 2
-
-
-def test_an_unknown_backend_is_told(started, home, capsys):
-    assert main(["daemon", "--backend", "windows"]) == ExitCode.HOPELESS
-    assert "backend" in capsys.readouterr().err
-
-
 # -- where the socket is --------------------------------------------------------------------------
 
 
@@ -285,16 +269,6 @@ def test_in_another_environment_a_daemon_is_found_by_its_state_directory(tmp_pat
     after = session.find_socket({"HOME": str(tmp_path)}, uid, "/none", "/none")
 
     assert (str(socket_path), f"/tmp/iodaemon-{uid}/iod.sock") == (found, after)
-
-
-def test_configuration_files_move_the_socket(tmp_path):
-    config = tmp_path / ".config" / "iodaemon" / "config.toml"
-    config.parent.mkdir(parents=True)
-    config.write_text(f'runtime_dir = "{tmp_path}/mine"\n')
-    environ = {"HOME": str(tmp_path)}
-
-    assert f"{tmp_path}/mine/iod.sock" == session.find_socket(environ, 9, "/none", "/none")
-    assert f"{tmp_path}/mine/iod.sock" == session.find_socket({}, 0, str(config))
 
 
 def test_the_config_option_says_where_the_socket_is(tmp_path, capsys, monkeypatch):

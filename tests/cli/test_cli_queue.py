@@ -60,10 +60,6 @@ def test_a_cell_of_a_row_says_what_is_known_and_gives_no_orders(iod, daemon, sta
     assert cells in " ".join(row.split())
 
 
-def test_the_letters_are_explained(iod):
-    assert "d declared, l learned" in " ".join(iod("queue", "--help").out.split())
-
-
 @pytest.mark.parametrize(
     ("words", "ids"),
     [
@@ -91,14 +87,6 @@ def test_jobs_are_chosen_by_number_state_and_user(iod, daemon, words, ids):
     )
 
     assert ids == [made["id"] for made in iod("queue", "--json", *words).json["jobs"]]
-
-
-def test_json_is_the_apis_own(iod, daemon):
-    daemon.add(job(7))
-
-    answer = iod("queue", "--json").json
-
-    assert ([job(7)], 1) == (answer["jobs"], answer["version"])
 
 
 def test_a_queue_is_cut_to_its_newest_jobs_and_a_row_in_a_pipe_has_an_end(iod, daemon):
@@ -150,21 +138,6 @@ def test_on_a_terminal_every_line_fits_and_states_have_colour(daemon, columns):
     reasons = rows[1][rows[0].index("REASON") :].partition("  ")[0]
     assert reasons.partition("…")[0] in LONG["text"]
     assert len(reasons) > 30
-
-
-def test_what_is_left_of_a_terminals_width_shows_the_commands(daemon):
-    daemon.add(
-        job(1, command=["python", "a b.py", "--x=$Y"], reason=reason("waits for 4 slots")),
-        job(2, command=["./solve", "*.dat"]),
-    )
-
-    def lines(columns):
-        return on_a_terminal(daemon.path, "queue", "--no-header", columns=columns)
-
-    first, second = lines(200)
-    assert first.endswith("waits for 4 slots python 'a b.py' '--x=$Y'")
-    assert second.endswith("   ./solve '*.dat'")
-    assert all("slots" in lines(columns)[0] for columns in (60, 80))
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100])

@@ -50,15 +50,6 @@ def test_the_input_is_measured_and_paths_are_absolute(tmp_path):
     )
 
 
-@pytest.mark.parametrize("space", ["scratch", "fast"])
-@pytest.mark.parametrize("name", ["there", "new", "new/"])
-def test_with_space_the_output_is_a_directory_whether_it_is_there_or_not(tmp_path, space, name):
-    (tmp_path / "there").mkdir()
-    asked = options(tmp_path, **{space: "1", "output": name})
-
-    assert f"{tmp_path}/{name}".rstrip("/") == asked["output_path"]
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -182,25 +173,6 @@ def test_in_a_file_of_commands_a_line_has_both_too(iod, daemon, here):
     assert [f"{here}/res", None, f"{here}/a"] == found
 
 
-def test_a_directory_that_a_script_gives_a_meaning_is_not_refused_before_it_is_read(
-    iod, daemon, here
-):
-    (here / "res").mkdir()
-    (here / "in").mkdir()
-    script(here, "scratch=1G")
-    spec = sent(iod, daemon, "--input", "in", "--output", "res", "./job.sh")
-
-    assert f"{here}/in" == spec["scratch"]["input_path"]
-    assert f"{here}/res" == spec["scratch"]["output_path"]
-
-
-def test_the_help_says_which_is_which(iod):
-    told = " ".join(iod("submit", "--help").out.split())
-
-    assert "-o,--stdout" in told.replace(", ", ",")
-    assert "With --scratch or --fast: the directory its space is copied to. Else as -o." in told
-
-
 @pytest.mark.parametrize("space", ["scratch", "fast"])
 def test_an_output_where_a_file_is_in_the_way_is_refused(tmp_path, space):
     (tmp_path / "in").mkdir()
@@ -210,18 +182,6 @@ def test_an_output_where_a_file_is_in_the_way_is_refused(tmp_path, space):
     for output in ("in/a", "in/a/deep", "dangling"):
         with pytest.raises(RequestError, match=r"--output: .* is no directory; nothing was sub"):
             options(tmp_path, **{space: "1G", "output": output})
-
-
-def test_what_is_above_a_link_is_above_where_it_leads(tmp_path):
-    (tmp_path / "far" / "deep").mkdir(parents=True)
-    (tmp_path / "far" / "data").mkdir()
-    (tmp_path / "data").mkdir()
-    (tmp_path / "link").symlink_to("far/deep")
-    asked = options(tmp_path, fast="1G", input="link/../data", output="link/../out")
-
-    assert f"{tmp_path}/far/data" == asked["input_path"]
-    assert f"{tmp_path}/far/out" == asked["output_path"]
-    assert f"{tmp_path}/link" == options(tmp_path, fast="1G", input="./link/")["input_path"]
 
 
 # -- what is kept ----------------------------------------------------------------------------------

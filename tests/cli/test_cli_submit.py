@@ -6,15 +6,10 @@ import io
 import os
 import shlex
 import sys
-import threading
-from pathlib import Path
 
 import pytest
-from fake_daemon import job
 
-from iodaemon.cli import main
-from iodaemon.cli.directives import NOTHING as SAID
-from iodaemon.cli.submit import Reader, parse_commands, split_words
+from iodaemon.cli.submit import split_words
 
 TIME_HINT = "write for example 90s, 1h30m, 2d or 01:30:00"
 NOTHING = "nothing was submitted"
@@ -143,21 +138,6 @@ def test_a_program_is_looked_for_from_the_jobs_directory(iod, daemon, here):
     assert str(here / "sub") == daemon.bodies("/v1/jobs")[0]["jobs"][0]["cwd"]
 
 
-@pytest.mark.parametrize(("option", "out"), [("--parsable", "1\n"), ("--json", '"ids"')])
-def test_the_numbers_are_printed_as_they_are_wanted(iod, daemon, here, option, out):
-    told = iod("submit", option, "true")
-
-    assert out in told.out
-    assert option != "--json" or {"ids": [1]} == told.json
-
-
-def test_the_socket_comes_from_the_environment(daemon, here, monkeypatch):
-    daemon.add(job(1))
-    monkeypatch.setenv("IOD_API_SOCKET", daemon.path)
-
-    assert main(["show", "1"]) == 0
-
-
 # -- what is refused -------------------------------------------------------------------------------
 
 CPUS = "is no number of CPUs: write for example --cpus 4"
@@ -282,13 +262,6 @@ def test_what_cannot_be_run_or_means_nothing_is_refused_before_anything_is_sent(
     assert daemon.bodies("/v1/jobs") == []
 
 
-def test_no_command_is_exit_code_2(iod, monkeypatch):
-    pipe(monkeypatch, "")
-    line = "no command to submit: write it after --, as in 'iod submit -- make -j4'"
-
-    assert (2, line) == iod.fails("submit", "--name", "x")
-
-
 def test_a_present_directory_that_is_gone_is_told(iod, daemon, here):
     here.rmdir()
 
@@ -322,13 +295,6 @@ def test_a_dry_run_has_the_daemon_check_what_would_be_sent(iod, daemon, here):
     ]
     assert [body["jobs"][0]["cpus"] for body in daemon.bodies("/v1/jobs?dry_run=1")] == [2]
     assert daemon.bodies("/v1/jobs") == []
-
-
-def test_a_dry_run_refuses_what_the_daemon_refuses(iod, daemon, here):
-    told = b'{"error": {"code": "refused", "message": "name is too long; shorten it"}}'
-    daemon.answers["/v1/jobs?dry_run=1"] = (400, told)
-
-    assert iod.fails("submit", "--dry-run", "true") == (1, "name is too long; shorten it")
 
 
 def test_a_dry_run_without_a_daemon_says_that_it_checked_less(iod, here):
@@ -462,35 +428,3 @@ def test_a_line_may_begin_with_options_which_go_before_all_others(iod, daemon, h
 @pytest.mark.parametrize("text", ["a b", "a 'b c' d", 'a "b\\"c"', "a\\ b", "a\tb  c", "a#b", "''"])
 def test_the_short_cut_splits_as_shlex_does(text):
     assert shlex.split(text) == split_words(text)
-
-
-@pytest.mark.slow
-def test_a_hundred_thousand_lines_take_seconds(here):
-    lines = (f"echo file-{n}.dat --level {n % 9}\n" for n in range(100_000))
-
-    assert 100_000 == len(parse_commands(lines, "lines", Reader(list, lambda words: SAID)))
-
-
-# -- waiting --------------------------------------------------------------------------------------
-
-
-def test_wait_returns_the_jobs_own_code_after_its_number(iod, daemon, here):
-    def end():
-        daemon.waiting.wait(10)
-        daemon.end(1, "FAILED", exit_code=3, shell_code=3)
-
-    ender = threading.Thread(target=end)
-    ender.start()
-    result = iod("submit", "--wait", "--", "false")
-    ender.join()
-
-    assert (3, "job 1\n") == (result.code, result.out)
-    assert result.err == "iod: job 1 FAILED: exit code 3\n"
-
-
-def test_the_source_of_this_project_names_no_shell():
-    """The command is a list from the command line to the daemon."""
-    import iodaemon.cli
-
-    for path in Path(iodaemon.cli.__file__).parent.glob("*.py"):
-        assert "shell=True" not in path.read_text()

@@ -162,12 +162,6 @@ def test_the_evidence_is_told_in_its_own_quantity(iod, daemon, told, line):
     assert any(each.endswith(line) for each in iod("why", "1").out.splitlines())
 
 
-def test_an_ended_job_waits_for_nothing(iod, daemon):
-    explain(daemon, 7, "COMPLETED", is_so="ended well, with exit code 0", until="")
-
-    assert "Until" not in iod("why", "7").out
-
-
 def test_of_a_long_life_the_last_steps_are_shown(iod, daemon):
     explain(daemon, 7, history=LIFE * 20)
 
@@ -185,14 +179,6 @@ def test_several_jobs_are_told_one_below_the_other_and_as_json(iod, daemon):
     assert ["Job 7  job7 (ann)", "Job 8  job8 (ann)"] == heads
     assert one == iod("why", "--json", "7").json
     assert [one, two] == iod("why", "--json", "7-8").json
-
-
-def test_a_daemon_that_explains_otherwise_is_not_ours(iod, daemon):
-    daemon.answers["/v1/jobs/7/why"] = (200, b'{"is_so": "x"}')
-
-    code, message = iod.fails("why", "7")
-    assert 1 == code
-    assert "not an iodaemon" in message
 
 
 # -- events --------------------------------------------------------------------------------------
@@ -301,13 +287,6 @@ def test_in_shadow_it_is_told_who_would_have_stood_still(iod, daemon):
     assert ["JOB WOULD HAVE STOOD", "  9            1m30s", " 10              3 s"] == some[1:]
 
 
-def test_a_switch_that_is_refused_is_one_line(iod, daemon):
-    body = b'{"error": {"code": "unavailable", "message": "journal is full"}}'
-    daemon.answers["/v1/mode"] = (503, body)
-
-    assert (1, "journal is full") == iod.fails("mode", "off")
-
-
 # -- replay --------------------------------------------------------------------------------------
 
 
@@ -345,15 +324,6 @@ def test_a_replay_tells_each_job_the_sums_and_what_it_cannot_know(iod, daemon):
     assert [["1", "dd"], ["2", "two"]] == [line.split()[:2] for line in lines[2:4]]
     assert "(2 jobs)" in lines[4]
     assert lines[5].startswith("A replay cannot know")
-
-
-def test_a_replay_without_regulation_holds_nobody(iod, daemon):
-    record(daemon)
-
-    answer = iod("replay", "--policy", "none", "--json").json
-
-    assert ("none", 10, []) == (answer["policy"], answer["samples"], answer["steps"])
-    assert [0.0, 0.0] == [made["would_s"] for made in answer["jobs"]]
 
 
 def test_the_policy_in_force_is_asked_where_none_is_named(iod, daemon):
@@ -398,7 +368,3 @@ def test_what_cannot_be_replayed_is_one_line(iod, daemon, words, path, answer, t
     code, message = iod.fails("replay", *words)
 
     assert (1, True) == (code, told in message), message
-
-
-def test_a_policy_that_does_not_exist_is_not_found(iod, daemon):
-    assert 3 == iod.fails("replay", "--policy", "bogus")[0]

@@ -57,34 +57,6 @@ def test_wait_returns_the_highest_code_and_names_who_failed(iod, daemon, words, 
     assert told in (None, result.err)
 
 
-def test_wait_json_is_the_apis_answer(iod, daemon):
-    daemon.add(job(1, "COMPLETED"))
-
-    answer = iod("wait", "--json", "1").json
-
-    assert (True, [1]) == (answer["finished"], [made["id"] for made in answer["jobs"]])
-
-
-def test_wait_outlives_a_restart_of_the_daemon(iod, daemon):
-    daemon.add(job(1))
-    waits = threading.Event()
-    daemon.before_waits = [nothing, waits.set]  # the first one only looks
-
-    def restart():
-        assert waits.wait(30)
-        daemon.stop()
-        daemon.end(1, "FAILED", exit_code=4, shell_code=4)
-        daemon.start()
-
-    restarter = threading.Thread(target=restart)
-    restarter.start()
-    result = iod("wait", "1")
-    restarter.join()
-
-    assert result.code == 4
-    assert "waiting for it to come back, jobs go on meanwhile" in result.err
-
-
 def test_wait_gives_up_on_a_daemon_that_stays_away(daemon):
     daemon.add(job(1))
     stopper = threading.Thread(target=lambda: (daemon.waiting.wait(10), daemon.stop()))
@@ -96,12 +68,6 @@ def test_wait_gives_up_on_a_daemon_that_stays_away(daemon):
     stopper.join()
 
     assert len(lost) == 1
-
-
-def test_wait_with_a_timeout_answers_unfinished(daemon):
-    daemon.add(job(1))
-
-    assert False is Client(daemon.path).wait([1], timeout_s=0.1)["finished"]
 
 
 def test_ctrl_c_leaves_the_job_running_and_says_so(daemon):
@@ -275,20 +241,6 @@ def test_a_held_job_of_a_later_batch_is_told_of_before_the_first_long_wait(
 
     told = "iod: job 3 waits to be released: held at submission; 'iod resume 3' lets it go\n"
     assert (told_before, result.err) == ([told], "")
-
-
-def test_a_held_job_of_a_later_batch_is_told_of_once(iod, daemon, monkeypatch):
-    monkeypatch.setattr(client, "_AWAITED_AT_ONCE", 1)
-    daemon.hurried = True
-    daemon.add(job(1), job(2, "HELD", reason=reason("held at submission", "Held")))
-    daemon.before_waits = [
-        *[nothing] * 3,
-        lambda: daemon.end(1),
-        nothing,
-        lambda: daemon.end(2),
-    ]
-
-    assert iod("wait", "1-2").err.count("job 2 waits to be released") == 1
 
 
 def test_who_looks_on_is_given_all_jobs_each_time(daemon, monkeypatch):

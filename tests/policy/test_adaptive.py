@@ -98,13 +98,6 @@ def test_streams_on_an_arm_run_one_after_the_other():
     assert not any(job.io_hold for job in jobs)
 
 
-def test_where_all_at_once_is_best_nothing_is_lost():
-    _, makespan_s = run([STREAM] * 8, disk=FLASH)
-    _, free_s = run([STREAM] * 8, none.Rule(), disk=FLASH)
-
-    assert makespan_s == pytest.approx(free_s, rel=0.03)
-
-
 def test_jobs_that_compute_are_never_stopped():
     watch = Watch()
     jobs, _ = run([SPIN, *[STREAM] * 6, SPIN], watch=watch)
@@ -132,13 +125,6 @@ def test_what_was_learned_of_a_kind_is_told_by_its_lesson():
 
     assert ("sim0", True) == (lesson.resource, lesson.limit < lesson.too_many)
     assert lesson.gain > 1.0
-
-
-def test_nobody_is_stopped_who_asked_not_to_be():
-    watch = Watch()
-    run([STREAM] * 6, spec=JobSpec(command=("stream",), no_suspend=True), watch=watch)
-
-    assert 0 == watch.count(Suspend)
 
 
 def test_who_may_not_be_stopped_is_slowed_down_and_let_go_again():

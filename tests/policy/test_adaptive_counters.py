@@ -15,7 +15,7 @@ from iodaemon.core.job import JobSpec, JobState
 from iodaemon.core.meter import job_bandwidth
 from iodaemon.core.platform import share_cores
 from iodaemon.core.rule import Rules
-from iodaemon.core.sample import JobCounters, NodeCounters, grown, known_memory
+from iodaemon.core.sample import JobCounters, NodeCounters
 from iodaemon.model.memory import SimulatedMemory
 from iodaemon.model.node import default_platform
 from iodaemon.model.profile import Compute, Profile, Read, Touch
@@ -25,7 +25,7 @@ from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import adaptive
 from iodaemon.policy.regulation.adaptive.contender import Seen, find_contenders, what_it_did
 from iodaemon.policy.regulation.adaptive.evidence import Reads, read_on
-from iodaemon.policy.regulation.adaptive.slow_start import idle_cores, memory_left
+from iodaemon.policy.regulation.adaptive.slow_start import idle_cores
 from iodaemon.simulator.run import simulate
 
 MB = 1_000_000
@@ -229,40 +229,6 @@ def test_a_job_whose_progress_is_hidden_is_left_alone(name):
 # -- what each lie is taken for --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "growth"),
-    [
-        (3, 10, 7.0),
-        (3, 3, 0.0),
-        (None, 10, None),
-        (3, None, None),
-        (10, 3, None),
-        (3, 3 + 2**63, None),
-        (1.0, math.nan, None),
-        (math.nan, 1.0, None),
-        (1.0, math.inf, None),
-        (math.inf, math.inf, None),
-    ],
-)
-def test_growth_is_what_can_be_believed(before, now, growth):
-    assert growth == grown(before, now, 1e13)
-
-
-@pytest.mark.parametrize(
-    ("available", "memory", "known"),
-    [
-        (3, 10, (3.0, 10.0)),
-        (0, 10, (0.0, 10.0)),
-        (None, 10, None),
-        (3, None, None),
-        (11, 10, None),
-        (-1, 10, None),
-    ],
-)
-def test_no_more_memory_is_available_than_there_is(available, memory, known):
-    assert known == known_memory(NodeCounters(available_bytes=available, memory_bytes=memory))
-
-
 ALL = JobCounters(
     read_bytes=5 * MB, logical_bytes=6 * MB, user_s=1.0, cpu_s=2.0, operations=9, io_stall_s=1.0
 )
@@ -285,20 +251,6 @@ def test_a_job_is_measured_by_what_it_has_of_counters():
     none = msgspec.structs.replace(ALL, read_bytes=None, logical_bytes=None)
     new = what_it_did(none, ALL, 1.0)
     assert (0.0, 0.0) == (new.read_bytes, new.moved_bytes), "it has not grown by all of it"
-
-
-def test_what_reads_mapped_memory_is_not_measured_without_cpu_time():
-    maps = {"logical_bytes": 6 * MB}
-
-    assert did(**maps).is_measured
-    assert not did(**maps, user_s=None, cpu_s=None).is_measured
-
-
-def test_a_rate_that_no_machine_has_is_unknown():
-    none = JobCounters(read_bytes=0, written_bytes=0)
-
-    assert job_bandwidth(none, JobCounters(read_bytes=2**63, written_bytes=0), 1.0) is None
-    assert job_bandwidth(none, JobCounters(read_bytes=0, written_bytes=2**63), 1.0) is None
 
 
 def node(**fields):
@@ -351,11 +303,6 @@ def test_without_the_size_of_the_memory_nothing_is_proof():
     )
 
     assert (True, False) == (known.is_thrash(**marks), unknown.is_thrash(**marks))
-
-
-def test_memory_of_which_nothing_is_left_or_known_has_no_room():
-    assert not reads(node(), node(available_bytes=0, io_stall_s=0.9)).has_room()
-    assert (None, 0.0) == memory_left(Beside(node(available_bytes=None)))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The parts of the rule ``adaptive``: numbers that are tried, proof, progress, slow start."""
 
-import math
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -14,7 +12,6 @@ from iodaemon.policy.regulation.adaptive.contender import MEMORY, Doing, find_co
 from iodaemon.policy.regulation.adaptive.evidence import Reads
 from iodaemon.policy.regulation.adaptive.limiter import (
     Limiter,
-    Trial,
     Window,
     begin,
     end,
@@ -72,11 +69,6 @@ def test_a_gain_is_in_what_gets_done(before, after, expected):
     assert (expected and pytest.approx(expected)) == gain(before, after)
 
 
-def test_one_slice_says_nothing_of_noise():
-    assert math.inf == window(2, MB, slices=1).noise
-    assert 0.0 == window(2, MB).noise
-
-
 # -- the limiter -----------------------------------------------------------------------------------
 
 
@@ -96,12 +88,6 @@ WAITED = {"fewer_s": 0.0, "lasted_s": 10.0}
 )
 def test_half_is_tried_or_halfway_to_too_few(limiter, many, now_s, fewer):
     assert fewer == limiter.fewer(many, now_s, 0.02)
-
-
-def test_more_is_halfway_to_too_many():
-    assert 6 == Limiter(limit=4, too_many=9).more(0.0, 0.02)
-    assert Limiter(limit=4, too_many=5, more_s=0.0, lasted_s=10.0).more(100.0, 0.02) is None
-    assert 5 == Limiter(limit=4, too_many=5, more_s=0.0, lasted_s=10.0).more(600.0, 0.02)
 
 
 def test_what_pays_is_kept():
@@ -264,8 +250,3 @@ def test_another_job_is_taken_to_keep_what_the_largest_has_read(available, does)
     view.node = NodeCounters(memory_bytes=int(400 * MB), available_bytes=int(available))
 
     assert does is fits(view, view.running, 1)
-
-
-def test_a_trial_knows_its_direction():
-    assert Trial(before=2, tried=3, limit=2, began_s=0.0, had=Window()).is_up
-    assert not Trial(before=3, tried=2, limit=None, began_s=0.0, had=Window()).is_up

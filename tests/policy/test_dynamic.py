@@ -80,18 +80,6 @@ def test_reasons_name_the_numbers():
     }
 
 
-def test_resumes_have_reasons():
-    scene = Scene(platform(3)).live(1, 0, moved=30 * MB).live(2, 0, held=True, last=2 * MB)
-
-    plan = plan_of(scene)
-
-    text = (
-        "total 30 MB/s is not above the bound 40 MB/s; of the suspended on socket 0 this job has "
-        "the most I/O"
-    )
-    assert plan.reasons == {2: Reason(code="IoBound", text=text)}
-
-
 def test_singly_the_one_with_the_most_io_of_all_sockets_comes_back():
     jobs = [(0, 2, True), (1, 9, True), (1, 8, True)]
     printed, singly = plan_of(scene_of(jobs)), plan_of(scene_of(jobs), resume_singly=True)

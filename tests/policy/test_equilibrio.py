@@ -150,13 +150,6 @@ def scene_of(live, waiting, *, knows=True):
     return made
 
 
-@given(st.lists(QUEUED, max_size=12), st.lists(RUNNING, max_size=4), ALPHAS)
-def test_without_knowledge_it_is_as_with_alpha_0(waiting, live, alpha):
-    ignorant = decide(scene_of(live, waiting, knows=False), alpha=alpha)
-
-    assert started(decide(scene_of(live, waiting), alpha=0.0)) == started(ignorant)
-
-
 # -- one by one ----------------------------------------------------------------------------------
 
 
@@ -219,18 +212,6 @@ def test_the_waiting_are_told_their_rank_and_who_goes_first():
     )
 
 
-def test_all_others_are_told_who_goes_first():
-    scene = running(Scene(platform(4)), 1, cpus=2, rate=0.0)
-    scene.queue(queued(2, cpus=4), queued(3, at_s=1.0, cpus=3), queued(4, at_s=2.0))
-
-    plan = decide(scene)
-
-    assert ([2], "job 2 goes first, by arrival and I/O intensity (alpha 0.5)") == (
-        list(plan.reasons),
-        plan.rest.text,
-    )
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -278,15 +259,6 @@ def test_memory_saves_work_and_changes_nothing(workload, sockets, alpha, bound, 
     result = run(twice, platform(*sockets), submissions(workload, max(sockets)))
 
     assert len(result.finished) == len(workload)
-
-
-def test_a_mere_start_is_no_occasion_to_decide_anew():
-    twice = Twice(Rule())
-    jobs = submissions([(0.0, 1, 2.0, 1.0, None)] * 5, 2)
-
-    run(twice, platform(2), jobs)
-
-    assert 2 == twice.again
 
 
 class Counted:
@@ -357,10 +329,6 @@ def test_the_fuller_the_storage_would_be_the_more_is_reordered_up_to_the_most():
     assert [0.05, 0.15, 0.3, 0.5, 0.5] == alphas
 
 
-def test_where_the_storage_has_room_for_all_next_to_nothing_is_reordered():
-    assert 0.01 > alpha_of(two_waiting(30), bandwidth_bytes_per_s=10_000 * MB)
-
-
 def test_without_a_bandwidth_it_goes_by_how_far_what_runs_is_from_the_whole():
     alphas = [alpha_of(two_waiting(rate)) for rate in (15, 30, 60, 0)]
 
@@ -407,16 +375,6 @@ def test_as_published_the_job_that_is_unlike_waits_as_long_as_others_come(longes
         assert (few >= 25.0 * 40, many >= 25.0 * 120) == (True, True)
     else:
         assert few == many <= 1000.0
-
-
-def test_a_large_job_that_others_are_backfilled_beside_starts_too():
-    large = [(0.0, 1, 5000.0, 1.0, None), (0.0, 2, 20.0, 1.0, None), (1.0, 3, 10.0, 1.0, None)]
-    jobs = submissions([*large, *[(6.0, 1, 25.0, 1.0, None)] * 400], 4)
-    rules = [Rule(longest_wait_s=wait_s) for wait_s in (None, 300.0)]
-
-    published, guarded = (waited_s(rule, jobs, 3) for rule in rules)
-
-    assert guarded <= 325.0 < 2000.0 < published
 
 
 ENDLESS = st.lists(

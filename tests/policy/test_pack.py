@@ -304,12 +304,6 @@ def test_jobs_that_come_later_wait_for_the_next_packs():
     assert [{2: 0}, {3: 0}] == [desk.end(1), desk.end(2)]
 
 
-def test_a_free_socket_takes_whoever_comes():
-    desk = Desk(platform(2, 2))
-
-    assert [{1: 0}, {2: 1}, {}] == [desk.submit(asked(i)) for i in (1, 2, 3)]
-
-
 def test_a_cancelled_job_leaves_its_pack_and_an_empty_pack_is_none():
     desk = Desk(platform(2))
     desk.submit(*(asked(i, cpus=2) for i in (1, 2, 3)), asked(4), asked(5))

@@ -103,14 +103,6 @@ def lived(*jobs, **options):
 # -- what a tier saves -----------------------------------------------------------------------------
 
 
-def test_what_is_saved_is_equation_2():
-    """100 s in and out, 50 s of data: 150 - 15 saved, 20 for the staging at 5 times."""
-    request = job(staged=100, data=50).asks(None)
-
-    assert extra_s(request, TWO[0], SLOWEST) == pytest.approx(15.0 - 150.0 + 20.0)
-    assert extra_s(request, SLOWEST, SLOWEST) == 0.0
-
-
 @pytest.mark.parametrize(
     ("stage", "gain"), [(5.0, 0.733), (2.0, 0.433), (10.0, 0.833), (1.0, -0.067)]
 )

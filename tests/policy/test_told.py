@@ -161,19 +161,6 @@ def test_who_is_let_go_by_the_guard_or_a_switch_has_a_table_too(switch, text):
     assert table == machine.state.evidence[JobId(held)]
 
 
-def test_the_guard_keeps_its_table_in_shadow_too():
-    machine = Machine(adaptive.Rule(io_bound_bytes_per_s=20.0 * MB), 2)
-    machine.controller.step([ev.ModeChanged(at_s=machine.now_s, mode=Mode.SHADOW, by="ann")])
-    for _ in range(3):
-        machine.slice(queue=1.0, mb=125)
-    machine.now_s += 600.0
-    machine.slice(queue=1.0, mb=125)
-
-    [table] = [t for t in machine.evidence if any(row.verdict == "resume" for row in t.jobs)]
-    assert table.is_shadow
-    assert ["stood still for 600 s"] == [r.why for r in table.jobs if r.verdict == "resume"]
-
-
 # -- in the queue --------------------------------------------------------------------------------
 
 
@@ -187,16 +174,6 @@ class Queue:
         starts = [d for d in plan.decisions if isinstance(d, Start)]
         self.controller.step([started(0.0, each.job_id) for each in starts])
         self.state.check()
-
-
-def test_first_come_first_served_says_what_the_first_needs_and_counts_for_the_others():
-    queue = Queue(rules_of(adaptive.Rule()), 4)
-
-    first, second = why(queue, 3), why(queue, 4)
-
-    assert "waits: needs 2 free CPUs on one socket; most free now: 0" == first.is_so
-    assert "2 CPUs of one socket are free; CPUs are held by jobs 1, 2" == first.until
-    assert "waits behind 1 job submitted earlier" == second.is_so
 
 
 def test_packs_say_which_pack_and_not_how_many_came_earlier():

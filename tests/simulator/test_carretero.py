@@ -104,12 +104,6 @@ def test_a_workload_is_within_what_the_paper_says(load, seed):
         assert each.nodes in SIZES
 
 
-def test_the_same_seed_gives_the_same_workload():
-    one, other = (Generator().workload(2.0, random.Random("7")) for _ in range(2))
-
-    assert one == other
-
-
 def test_the_load_of_equation_6():
     """8 x (2 x 1 + 2 x 3) / (2 x 10 + 4 x 10) = 64 / 60."""
     jobs = [application(4.0, 1.0, 2, nodes=2), application(2.0, 3.0, 2, nodes=4)]

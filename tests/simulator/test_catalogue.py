@@ -11,15 +11,12 @@ import tiny_study as tiny
 from iodaemon.errors import ConfigError, NotFound
 from iodaemon.registry import shipped
 from iodaemon.simulator.catalogue import (
-    check_seeds,
     experiment_search,
     find_experiments,
-    find_study,
     load_experiment,
     parse_setting,
     prepare,
     prepare_seed_sets,
-    study_names,
 )
 
 SEED_SETS = '[seed_sets]\ntargets = ["T1a"]\n'
@@ -46,18 +43,6 @@ def load(path):
     return load_experiment(str(path), search=())
 
 
-def test_an_experiment_is_what_its_file_says(write):
-    experiment = load(write()).experiment
-
-    assert ("mine", "tiny_study:Study", (1, 2, 3)) == (
-        experiment.name,
-        experiment.study,
-        experiment.seeds,
-    )
-    assert ["T1a", "T1b", "T1c"] == [target.id for target in experiment.targets]
-    assert ["sizes"] == [choice.option for choice in experiment.choices]
-
-
 def test_the_quick_mode_has_its_own_seeds_and_parameters(write):
     file = load(write())
 
@@ -74,12 +59,6 @@ def test_quick_changes_a_table_of_a_table_and_leaves_the_rest_of_it():
 
     assert whole.jobs > quick.jobs
     assert whole == msgspec.structs.replace(quick, jobs=whole.jobs)
-
-
-def test_quantities_are_read_with_their_units(write):
-    file = load(write(("sizes = [10, 1000]", 'sizes = [1]\npause = "1 m"')))
-
-    assert 60.0 == prepare(file).study.pause_s
 
 
 def test_other_seeds_and_policies_replace_those_of_the_file(write):
@@ -196,21 +175,6 @@ def test_an_experiment_that_is_not_there_is_not_found(name):
         load_experiment(name, search=(SHIPPED[0].parent,))
 
 
-def test_the_nearest_name_is_told():
-    with pytest.raises(NotFound, match="did you mean 'first-steps'"):
-        load_experiment("first-stes", search=(SHIPPED[0].parent,))
-
-
-def test_seeds_given_by_hand_are_checked_likewise():
-    with pytest.raises(ConfigError, match=r"--seeds: seeds: 2 is there 2 times"):
-        check_seeds((2, 2), "--seeds")
-
-
-@pytest.mark.parametrize("name", study_names())
-def test_a_shipped_study_is_one(name):
-    assert find_study(name)
-
-
 @pytest.mark.parametrize("path", SHIPPED, ids=[path.stem for path in SHIPPED])
 def test_a_shipped_experiment_loads_in_both_modes(path):
     file = load(path)
@@ -218,13 +182,6 @@ def test_a_shipped_experiment_loads_in_both_modes(path):
     assert prepare(file).seeds
     assert prepare(file, is_quick=True).seeds
     assert Path(file.path) == path
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=[path.stem for path in SHIPPED])
-def test_a_shipped_experiment_has_targets_or_a_table_of_its_own(path):
-    file = load(path)
-
-    assert file.experiment.targets or hasattr(prepare(file).study, "summary")
 
 
 # -- targets in a table of their own ---------------------------------------------------------------
@@ -311,13 +268,6 @@ def test_a_shipped_band_says_where_it_comes_from_and_nothing_else_does(path):
     ]
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=[path.stem for path in SHIPPED])
-def test_a_shipped_band_says_what_a_pass_means(path):
-    targets = load(path).experiment.targets
-
-    assert [target.id for target in targets if target.has_band and target.means is None] == []
-
-
 def test_other_sets_of_seeds_share_none_with_each_other_or_the_file(write):
     file = load(write(("[quick]", f"{SEED_SETS}parameters = {{ sizes = [10] }}\n[quick]")))
 
@@ -374,9 +324,3 @@ def test_settings_replace_single_parameters(write):
     assert {"sizes": [7], "pause": "1 min"} == trial.parameters
     with pytest.raises(ConfigError, match=r"with --set: unknown key 'size'; did you mean"):
         prepare(file, settings=("size=[7]",))
-
-
-def test_a_choice_may_name_a_parameter_within_a_table(write):
-    before = 'option = "sizes"'
-
-    assert load(write((before, 'option = "sizes.first"'))).experiment.choices

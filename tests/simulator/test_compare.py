@@ -55,14 +55,6 @@ def test_every_policy_meets_the_same_jobs_once_a_seed():
     assert work[1, "none"] == work[1, "default"] != work[2, "none"]
 
 
-def test_a_job_alone_has_stretch_one():
-    listed = {"does": "read=500MB compute=2s", "repeat": 2}
-
-    (row,) = jobs(rows_of(study(workload="none", jobs=[listed], slots=1, sockets=1)))
-
-    assert (1.0, 6.0, "COMPLETED") == (row["stretch"], row["ended_s"], row["state"])
-
-
 def test_two_jobs_that_read_at_once_take_turns_of_the_disk():
     listed = {"does": "read=500MB", "count": 2}
     made = study(
@@ -103,14 +95,6 @@ def over_a_link(*jobs, **link):
 LONG, SHORT = {"does": "transfer=300MB"}, {"does": "transfer=100MB"}
 
 
-def test_a_fair_link_is_shared_by_all_at_once():
-    assert [4.0, 2.0] == over_a_link(LONG, SHORT)
-
-
-def test_an_exclusive_link_serves_one_after_the_other():
-    assert [3.0, 4.0] == over_a_link(LONG, SHORT, sharing="exclusive")
-
-
 def test_an_exclusive_link_serves_in_the_chosen_order():
     first = {"does": "transfer=100MB"}
 
@@ -121,12 +105,6 @@ def test_an_exclusive_link_serves_in_the_chosen_order():
 
 def test_each_socket_may_have_a_link_of_its_own():
     assert [3.0, 1.0] == over_a_link(LONG, SHORT, per_socket=True, sharing="exclusive")
-
-
-def test_jobs_are_submitted_when_they_say():
-    rows = jobs(rows_of(study(workload="none", jobs=[LISTED | {"submit": "1 m", "count": 3}])))
-
-    assert [60.0, 70.0, 80.0] == [row["submitted_s"] for row in rows]
 
 
 def test_a_job_killed_at_its_walltime_has_no_stretch_and_is_counted():
@@ -243,13 +221,6 @@ def test_random_jobs_tell_of_their_io_as_often_as_is_asked():
 
     assert (0, 100) == (told[0.0], told[1.0])
     assert 30 < told[0.5] < 70
-
-
-def test_staging_goes_over_the_link_and_is_none_of_the_jobs_io():
-    listed = {"does": "stage=2GB", "count": 1, "speaks": True}
-    made = study(policies=["exclusive"], workload="none", jobs=[listed], links=[PFS])
-
-    assert [2.0] == jobs_of(rows_of(made))
 
 
 def test_a_job_that_finds_no_room_in_the_store_waits_for_it():

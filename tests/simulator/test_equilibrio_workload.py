@@ -96,11 +96,6 @@ def test_records_of_high_io_alone_make_no_workload():
         draw_workload(SMALL, CLUSTER, 7, records=(record(share=0.2, rate=50e9),))
 
 
-def test_a_seed_gives_the_same_jobs_and_another_gives_others():
-    assert draw_workload(SMALL, CLUSTER, 7) == draw_workload(SMALL, CLUSTER, 7)
-    assert draw_workload(SMALL, CLUSTER, 7) != draw_workload(SMALL, CLUSTER, 8)
-
-
 def test_more_knowledge_holds_less():
     known = [hinted_places(100, part, 7) for part in (0.0, 0.1, 0.25, 0.7, 1.0)]
 

@@ -73,10 +73,6 @@ def test_a_job_may_count_for_more_than_one():
     assert course[0] == moment(0.0, 2.0, 2.0, 2)
 
 
-def test_a_job_that_comes_and_goes_at_once_is_never_seen():
-    assert intensity_course((stay(3.0, 3.0, 3.0, 7.0),)) == (moment(3.0, 0.0, 0.0, 0),)
-
-
 def test_bins_hold_the_means_over_their_time():
     bins = in_bins(intensity_course(TWO), 7)
 

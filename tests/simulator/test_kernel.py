@@ -53,12 +53,6 @@ def test_an_order_that_nobody_knows_is_served_as_exactly(made, name):
     assert finish_times(made, known, engine="plain") == finish_times(made, unknown, engine="plain")
 
 
-@given(batches(ROUND, largest=1))
-def test_a_job_alone_ends_with_every_order_as_if_there_were_none(made):
-    for order in ORDERS.values():
-        assert alone_s(made) == finish_times(made, order, engine="plain")
-
-
 @given(st.lists(st.tuples(ANY, ANY, st.integers(1, 12)), min_size=1, max_size=8), NAMES)
 def test_no_order_is_worse_than_twice_the_best(pack, name):
     """Theorem 1 of the paper, against two lower bounds of the best makespan."""
@@ -67,25 +61,6 @@ def test_no_order_is_worse_than_twice_the_best(pack, name):
     makespan_s = max(finish_times(made, ORDERS[name], engine="plain"))
 
     assert best_s * (1 - 1e-12) <= makespan_s <= 2 * best_s * (1 + 1e-12)
-
-
-@given(batches(ROUND), NAMES)
-def test_packs_of_a_batch_know_nothing_of_each_other(made, name):
-    order = ORDERS[name]
-    together = finish_times(made, order, engine="plain")
-    for first, end in zip(made.bounds, made.bounds[1:], strict=False):
-        one = batch(
-            list(
-                zip(
-                    made.compute_s[first:end],
-                    made.io_s[first:end],
-                    made.iterations[first:end],
-                    strict=True,
-                )
-            )
-        )
-
-        assert together[first:end] == finish_times(one, order, engine="plain")
 
 
 def test_two_jobs_by_hand():

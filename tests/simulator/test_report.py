@@ -13,9 +13,7 @@ from iodaemon.simulator.experiment import Choice, Experiment, Means, Target
 from iodaemon.simulator.report import (
     LEGEND,
     Chapter,
-    band_words,
     cells,
-    choice_words,
     compare,
     document,
     head,
@@ -23,7 +21,6 @@ from iodaemon.simulator.report import (
     markdown,
     meanings,
     notes,
-    tally,
 )
 
 
@@ -120,22 +117,10 @@ def test_a_result_in_words():
     ] == [cells(result) for result in RESULTS]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "words"), [(5.0, None, ">= 5"), (1.0, 1.0, "1"), (0.5, 2.0, "0.5..2")]
-)
-def test_a_band_in_words(low, high, words):
-    assert words == band_words(msgspec.structs.replace(RESULTS[0], low=low, high=high))
-
-
 def test_what_a_pass_means_is_told_for_each_word_that_is_used():
     assert set(LEGEND) == set(get_args(Means))
     assert meanings(RESULTS) == ("fitted",)
     assert all(f"- `{word}`: {meaning}" in head("1", "today") for word, meaning in LEGEND.items())
-
-
-def test_the_sum_of_all_verdicts():
-    assert "1 pass, 1 miss, 1 reported" == tally(RESULTS)
-    assert "no results" == tally(())
 
 
 def test_notes_are_told_whatever_the_verdict_and_each_once():
@@ -146,10 +131,6 @@ def test_notes_are_told_whatever_the_verdict_and_each_once():
         experiment, compare(experiment, OURS | {"C1j": 1.0})
     )
     assert ("C1d: the text says 'much'",) == notes(experiment, RESULTS[:2])
-
-
-def test_a_choice_tells_what_selects_another():
-    assert "the law: binomial [law]; its mean is exact" == choice_words(EXPERIMENT.choices[0])
 
 
 def chapter(**fields):
@@ -177,15 +158,6 @@ def test_the_table_of_all_experiments_has_a_line_a_target():
     assert any("| <= 1.34 | ours | - | **miss** | 1-3 | 3 of 12 |" in line for line in lines)
     assert "- C1d: the text says 'much'" in lines
     assert "- the law: binomial [law]; its mean is exact" in lines
-
-
-def test_each_chapter_says_when_and_with_what_it_was_run():
-    text = markdown([chapter()], head="")
-
-    assert (
-        "Run on 2026-11-21 by iodaemon 0.2.0, seeds 1-3, 12.3 s on 2 cores. "
-        "1 pass, 1 miss, 1 reported." in text
-    )
 
 
 def test_what_was_not_run_is_in_the_table_as_such():

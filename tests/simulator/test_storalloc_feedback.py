@@ -12,16 +12,14 @@ from hypothesis import strategies as st
 from iodaemon.core.storage import StorageRequest
 from iodaemon.registry import find_rule
 from iodaemon.simulator.catalogue import load_experiment, with_parameters
-from iodaemon.simulator.storalloc import GB, NodeClass, Placing, decide, layout, storage_of
+from iodaemon.simulator.storalloc import GB, NodeClass, Placing, decide, storage_of
 from iodaemon.simulator.storalloc_feedback import Way
 from iodaemon.simulator.storalloc_feedback_run import (
     ComputeNodes,
     draw_nodes,
-    hastened,
     live,
     lives,
     peak_bytes,
-    platform,
     run_stretch,
     storage_of_rate,
     stretch,
@@ -265,16 +263,6 @@ def test_nodes_are_powers_of_two_in_their_range_and_those_of_the_seed():
     )
     assert set(drawn[::2]) <= {2**n for n in range(8)}
     assert {64, 128, 256} == set(drawn[1::2])
-
-
-def test_haste_moves_begins_and_leaves_lengths():
-    found = hastened([wanted(1, 10, 30), wanted(1, 50, 60)], 4.0)
-
-    assert [(10.0, 30.0), (20.0, 30.0)] == [(r.start_s, r.end_s) for r in found]
-
-
-def test_the_platform_of_the_usual_layout_is_that_of_table_3():
-    assert layout("nNnD", 32) == platform(32.0, 4, 2)
 
 
 @pytest.mark.slow

@@ -54,10 +54,6 @@ def test_every_pair_ends_the_same_jobs_and_takes_no_slot_twice():
     ]
 
 
-def test_the_same_seed_gives_the_same_rows():
-    assert rows_of(study(), (3,)) == rows_of(study(), (3,))
-
-
 def test_regulation_by_evidence_wins_on_an_arm_and_is_not_seen_where_nothing_waits():
     parallel = {"id": "parallel", "slots": 2, "disk": {"capacity": "2 GB/s", "scaling": [0.3, 0.6]}}
     rows = rows_of(study(servers=[*SERVERS, parallel]))

@@ -47,10 +47,6 @@ def replace(path, content):
 # -- who may meddle --------------------------------------------------------------------------------
 
 
-def test_nobody_meddles_below_a_directory_of_ones_own(tmp_path):
-    assert not has_meddlers(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("mode", "does"), [(0o777, True), (0o1777, False), (0o755, False), (0o700, False)]
 )

@@ -1,7 +1,6 @@
 """Where results are kept, whoever else writes there."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -48,15 +47,6 @@ def test_a_folder_is_made_when_there_is_something_to_keep(tmp_path):
     made.check()
     found = {path.name: path.read_bytes() for path in made.path.iterdir()}
     assert {"a": b"3", "b": b"2"} == found
-
-
-def test_files_are_as_readable_as_others_that_one_makes(tmp_path):
-    made = folder(tmp_path)
-    before = os.umask(0o022)
-    made.keep({"a": b"1"})
-    os.umask(before)
-
-    assert 0o644 == (made.path / "a").stat().st_mode & 0o777
 
 
 def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path, victim):
@@ -107,10 +97,3 @@ def test_a_folder_of_somebody_elses_is_refused(tmp_path, part):
     os.chown(tmp_path / part, SOMEBODY, SOMEBODY)
 
     assert f"{tmp_path / part} belongs to nobody, not to you" in refused(made)
-
-
-def test_a_folder_may_be_named_from_here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Folder(path=Path("some")).keep({"a": b"1"})
-
-    assert ["a"] == os.listdir("some")

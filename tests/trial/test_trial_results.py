@@ -1,6 +1,7 @@
 """What is told and kept of a trial, from made-up runs."""
 
 import json
+import sys
 
 import msgspec
 import pytest
@@ -156,6 +157,13 @@ def test_runs_that_were_hardly_looked_at_are_told():
     assert note.startswith("2 of 3 runs took less than 1 s: ")
 
 
+@pytest.fixture
+def _no_drawing(monkeypatch):
+    """Drawn figures are those of test_cli_trial.py."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
+@pytest.mark.usefixtures("_no_drawing")
 def test_what_came_to_its_end_is_well_and_what_a_signal_ended_has_its_code(tmp_path, capsys):
     folder = Folder(path=tmp_path)
     assert 0 == compare.tell(outcome(), folder, as_json=True)
@@ -164,6 +172,7 @@ def test_what_came_to_its_end_is_well_and_what_a_signal_ended_has_its_code(tmp_p
     assert "ended early: 4 of 6 rounds are complete" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("_no_drawing")
 def test_what_failed_is_raised_after_what_its_job_said_last(tmp_path, capsys):
     failure = CommandFailedError("job a is FAILED", ("one", "two"))
     with pytest.raises(CommandFailedError):
@@ -172,6 +181,7 @@ def test_what_failed_is_raised_after_what_its_job_said_last(tmp_path, capsys):
     assert ["iod: | one", "iod: | two"] == capsys.readouterr().err.splitlines()[-2:]
 
 
+@pytest.mark.usefixtures("_no_drawing")
 @pytest.mark.parametrize(("as_json", "begin"), [(True, "{"), (False, "workload w")])
 def test_results_are_told_to_programs_or_to_people_and_kept_in_place_of_links(
     tmp_path, capsys, as_json, begin
