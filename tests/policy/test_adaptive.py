@@ -164,22 +164,6 @@ def test_a_job_whose_io_is_hidden_is_neither_stopped_nor_slowed_down(no_suspend)
     assert (no_suspend, False) == (bool(throttled), 1 in throttled)
 
 
-@pytest.mark.parametrize(
-    ("parameter", "value"),
-    [
-        ("timeslice_s", 0.0),
-        ("io_bound_bytes_per_s", -1.0),
-        ("high_wait", 1.0),
-        ("reread_share", 1.5),
-        ("stall_share", -0.1),
-        ("budget", 2.0),
-    ],
-)
-def test_parameters_that_mean_nothing_are_refused(parameter, value):
-    with pytest.raises(ValueError, match=parameter):
-        adaptive.Rule(**{parameter: value})
-
-
 def test_the_place_of_a_job_that_ends_is_taken_at_once():
     """Each held stream of 1.4 s runs alone, and the next one begins within the same slice."""
     jobs, _ = run([STREAM] * 4 + [Profile(steps=(Read(140 * MB),))] * 4)

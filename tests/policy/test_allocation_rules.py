@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from iodaemon.core.error import InvariantError
 from iodaemon.core.job import DiskId
-from iodaemon.core.stock import split
 from iodaemon.core.storage import (
     Allocation,
     Disk,
@@ -266,39 +265,6 @@ def requests(draw):
     return request(draw(SIZES), begin, begin + draw(st.integers(1, 40)))
 
 
-def used_at_most(books, entries):
-    """The most of any disk in use at one time."""
-    return max(
-        (
-            peak_bytes([e for e in entries if e.disk == disk.id], -math.inf, math.inf)
-            / disk.capacity_bytes
-            for disk in books.storage.disks
-        ),
-        default=0.0,
-    )
-
-
-STORAGES = st.sampled_from(
-    [(node("n", 1),), (node("a", 2), node("b", 1)), (node("a", [100, 5000]), node("b", [4000]))]
-)
-
-
-@pytest.mark.parametrize("name", ["balanced", "best_bandwidth", "round_robin"])
-@given(nodes=STORAGES, wanted=st.lists(requests(), max_size=12), block=st.integers(1, 3000))
-def test_a_rule_that_may_refuse_never_fills_a_disk_over_its_capacity(name, nodes, wanted, block):
-    books, memory, parts = ledger(*nodes), None, []
-    placing = Placing(rule=rule(name), block_bytes=block * GB)
-    for each in wanted:
-        if each.size_bytes > 40 * block * GB:
-            continue
-        placed, memory = place(placing, books, each, memory)
-        parts += placed.parts
-
-        assert sum(part.size_bytes for part in placed.parts) in (0, each.size_bytes)
-        assert bool(placed.parts) == (placed.refusal is None)
-    assert used_at_most(books, parts) <= 1.0
-
-
 def held(books):
     return {
         (e.disk, e.size_bytes, e.start_s, e.end_s)
@@ -320,18 +286,6 @@ def test_a_refused_request_leaves_no_trace(name, gb, before):
 
     if placed.refusal is not None:
         assert there == held(books)
-
-
-@given(st.integers(1, 10**14), st.integers(1, 10**12), st.sampled_from([1, GB]))
-def test_parts_are_whole_blocks_and_a_rest(size, block, unit):
-    if size // block > 1000:
-        return
-    parts = split(size, block, unit)
-
-    assert len(parts) == -(-size // block)
-    assert all(part % unit == 0 for part in parts)
-    assert 0 <= sum(parts) - size < unit * len(parts)
-    assert size == sum(split(size, block)) == sum(split(size, None))
 
 
 @given(st.lists(st.tuples(SIZES, TIMES, st.integers(1, 40)), max_size=8), TIMES, st.integers(1, 40))

@@ -110,20 +110,6 @@ def test_without_a_bound_nothing_is_regulated_and_the_suspended_go():
     assert (RegulationPlan(resumes=(2, 3)), None) == (plan, memory)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"timeslice_s": 0.0}, "timeslice_s is 0; it must be above 0"),
-        ({"timeslice_s": float("nan")}, "timeslice_s is nan; it must be above 0"),
-        ({"io_bound_bytes_per_s": 0.0}, "io_bound_bytes_per_s is 0; it must be above 0; leave"),
-        ({"io_bound_bytes_per_s": -5.0}, "io_bound_bytes_per_s is -5; it must be above 0"),
-    ],
-)
-def test_parameters_that_mean_nothing_are_refused(parameters, message):
-    with pytest.raises(ValueError, match=message):
-        Rule(**parameters)
-
-
 class Row:
     """A job as figure 15 knows it."""
 

@@ -199,8 +199,6 @@ def test_without_a_promise_or_beyond_its_depth_nothing_overtakes():
 
     assert ((), {}) == (plan.starts, plan.reservations)
     assert [[4], []] == deep
-    with pytest.raises(ValueError, match="depth"):
-        Rule(depth=-1)
 
 
 def overrun(scene, kill_at_s):

@@ -1,26 +1,14 @@
 """What regulation leaves of the storage, and which jobs start while it leaves little or nothing."""
 
-import msgspec
 import pytest
-from exploring import tries
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scene import MB, Scene, platform, queued, started
 
 from iodaemon.core.job import JobId, Reason
-from iodaemon.core.rule import Rules
 from iodaemon.core.state import with_fields
-from iodaemon.model.node import Model, SimulatedDisk
 from iodaemon.policy.admission import easy, equilibrio
 from iodaemon.policy.admission.easy import Rule
-from iodaemon.policy.placement.least_io import Rule as LeastIo
-from iodaemon.policy.regulation import adaptive
-from iodaemon.simulator.run import simulate
-from iodaemon.simulator.workload import Mix, random_workload
 
 BUDGET = easy.Rule(bandwidth_bytes_per_s=60.0 * MB)
-RULES = [easy.Rule(), BUDGET, equilibrio.Rule(), equilibrio.Rule(longest_wait_s=3.0)]
-NEVER_S = 50_000.0
 NONE_NOW = "regulation leaves room for none now"
 
 
@@ -109,45 +97,3 @@ def test_who_has_waited_for_long_keeps_its_slots_until_there_is_headroom():
 
     assert [[3, 4], [3]] == [started(plan) for plan in plans]
     assert ["IoHeadroom"] * 2 == [plan.reasons[2].code for plan in plans]
-
-
-@pytest.mark.parametrize("rule", RULES, ids=["easy", "io_budget", "equilibrio", "guarded"])
-@settings(max_examples=tries(40), deadline=None)
-@given(
-    st.lists(st.integers(1, 4), min_size=1, max_size=3),
-    st.builds(
-        Mix,
-        jobs=st.integers(1, 14),
-        mean_gap_s=st.sampled_from([0.0, 0.5, 3.0]),
-        cpus=st.sampled_from([(1, 1), (1, 3)]),
-        compute_s=st.just((0.1, 6.0)),
-        transfer_bytes=st.just((1, 400 * MB)),
-        io_ratio=st.sampled_from([0.3, 0.7, 1.0]),
-        declared_ratio=st.sampled_from([0.5, 1.0]),
-        walltime_ratio=st.sampled_from([0.0, 0.5]),
-        io_alone_bytes_per_s=st.just(100.0 * MB),
-    ),
-    st.sampled_from([None, 5.0 * MB, 40.0 * MB]),
-    st.integers(0, 2**32),
-)
-def test_every_job_ends_whatever_regulation_leaves(rule, sockets, mix, bound, seed):
-    rules = Rules(
-        name="t",
-        admission=rule,
-        placement=LeastIo(),
-        regulation=adaptive.Rule(io_bound_bytes_per_s=bound),
-        max_suspend_s=30.0,
-    )
-    result = simulate(
-        platform(*sockets),
-        rules,
-        [
-            (at_s, msgspec.structs.replace(spec, cpus=min(spec.cpus, max(sockets))), profile)
-            for at_s, spec, profile in random_workload(mix, seed)
-        ],
-        model=Model(disk=SimulatedDisk(capacity_bytes_per_s=100.0 * MB)),
-        until_s=NEVER_S,
-        on_step=lambda state, plan: state.check(),
-    )
-
-    assert mix.jobs == len(result.finished)

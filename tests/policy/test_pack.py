@@ -360,14 +360,6 @@ def test_who_waits_is_told_for_which_pack_and_which_job():
     assert several.reasons(3)[0].endswith("socket 0 with the end of job 2"), "it has most left"
 
 
-@pytest.mark.parametrize(
-    "fields", [{"stretch_bound": 0.0}, {"bandwidth_bytes_per_s": -1.0}, {"most": 0}]
-)
-def test_parameters_that_mean_nothing_are_refused(fields):
-    with pytest.raises(ValueError, match=next(iter(fields))):
-        Rule(**fields)
-
-
 JOBS = st.lists(
     st.tuples(st.integers(1, 4), st.integers(1, 9), st.none() | st.integers(1, 90)),
     min_size=1,

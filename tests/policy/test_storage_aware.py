@@ -280,8 +280,6 @@ def test_without_an_end_nothing_is_promised_and_nothing_overtakes():
     assert {} == plan.reservations
     made = Rule().explain(here, here.job(JobId(2)), None)
     assert made == "no time is known at which there is room for it (--time of the others)"
-    with pytest.raises(ValueError, match="depth"):
-        Rule(depth=-1)
 
 
 # -- always ----------------------------------------------------------------------------------------

@@ -41,42 +41,6 @@ SETTING = Setting(partition_nodes=8, io_nodes=(1, 2, 3))
 # -- workloads -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("compute_s", -1.0, "compute_s is -1"),
-        ("io_s", -0.5, "io_s is -0.5"),
-        ("io_s", math.nan, "io_s is nan"),
-        ("iterations", 0, "iterations is 0"),
-        ("nodes", 0, "nodes is 0"),
-    ],
-)
-def test_what_no_application_can_be_is_refused(key, value, words):
-    with pytest.raises(ValueError, match=words):
-        application(**{key: value})
-
-
-def test_an_application_that_does_nothing_is_refused():
-    with pytest.raises(ValueError, match="both 0"):
-        application(0.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("partition_nodes", 1024, "an application may need 2048 nodes"),
-        ("applications", (0, 5), "applications is"),
-        ("iterations", (5, 4), "iterations is"),
-        ("compute_s", (-1.0, 4.0), "compute_s is"),
-        ("sigma", -0.1, "sigma is -0.1"),
-        ("low_io_ratio", 0.0, "low_io_ratio is 0"),
-    ],
-)
-def test_what_no_generator_can_be_is_refused(key, value, words):
-    with pytest.raises(ValueError, match=words):
-        Generator(**{key: value})
-
-
 @given(st.floats(1.0, 2048.0))
 def test_the_number_of_nodes_has_the_wanted_mean(wanted):
     weights = node_weights(wanted)

@@ -152,27 +152,3 @@ def test_a_wrong_parameter_in_a_file_is_refused_with_file_and_key(tmp_path, name
 
     with pytest.raises(ConfigError, match=rf"mine.toml.*{words}"):
         load_experiment(str(path), search=())
-
-
-@pytest.mark.parametrize(
-    ("study", "parameters", "words"),
-    [
-        (carretero_table1.Study, {"jobs": TABLE_1, "policies": ("lifo",)}, "unknown order 'lifo'"),
-        (carretero_table1.Study, {"jobs": ()}, "must not be empty"),
-        (carretero_table1.Study, {"jobs": TABLE_1, "batches": (0.0,)}, "above 0"),
-        (
-            carretero_table1.Study,
-            {"jobs": TABLE_1, "batches": (1.0, 1 / 16)},
-            "0.0625 of 250 iterations is 15.625; it must be a whole number",
-        ),
-        (carretero_table1.Study, {"jobs": TABLE_1, "batches": (0.001,)}, "250 iterations is 0.25"),
-        (carretero_packs.Study, {"policies": ("1/lifo",)}, "unknown order 'lifo'"),
-        (carretero_packs.Study, {"partition_nodes": 1000}, "may need 2048 nodes"),
-        (carretero_packs.Study, {"io_nodes": (3, 5)}, "it must have 1"),
-        (carretero_packs.Study, {"workloads": 0}, "workloads is 0"),
-        (carretero_packs.Study, {"sigma": -1.0}, "sigma is -1"),
-    ],
-)
-def test_what_cannot_be_run_is_refused_with_the_key_and_why(study, parameters, words):
-    with pytest.raises(ValueError, match=words):
-        study(**parameters)

@@ -1,6 +1,7 @@
 """Experiments are found, and whatever is wrong in one is named with file and key."""
 
 import csv
+import math
 import re
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from iodaemon.simulator.catalogue import (
     prepare,
     prepare_seed_sets,
 )
+from iodaemon.simulator.cluster import Cluster
+from iodaemon.simulator.sas import Site
+from iodaemon.simulator.storalloc_feedback import Way
 
 SEED_SETS = '[seed_sets]\ntargets = ["T1a"]\n'
 SHIPPED = sorted((shipped("sim") / "experiments").glob("*.toml"))
@@ -182,6 +186,15 @@ def test_a_shipped_experiment_loads_in_both_modes(path):
     assert prepare(file).seeds
     assert prepare(file, is_quick=True).seeds
     assert Path(file.path) == path
+
+
+@pytest.mark.parametrize("type_", [Cluster, Way, Site])
+def test_a_number_that_means_nothing_is_refused_by_its_name(type_):
+    for field in msgspec.structs.fields(type_):
+        for word, bad in (("float", math.nan), ("float", -1.0), ("int", -1)):
+            if word in str(field.type):
+                with pytest.raises(ValueError, match=field.name):
+                    type_(**{field.name: bad})
 
 
 # -- targets in a table of their own ---------------------------------------------------------------

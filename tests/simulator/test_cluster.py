@@ -181,39 +181,6 @@ def test_a_job_that_never_fits_is_named():
         run_cluster(SMALL, FCFS, [ClusterJob(submit_s=0.0, nodes=5, run_s=1.0)])
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"nodes": 0},
-        {"run_s": 0.0},
-        {"run_s": math.inf},
-        {"submit_s": -1.0},
-        {"io_share": 0.5},
-        {"io_share": 1.5, "io_bytes_per_s": 1.0},
-        {"io_share": 0.5, "io_bytes_per_s": -1.0},
-    ],
-)
-def test_what_no_job_can_be_is_refused(fields):
-    with pytest.raises(ValueError, match="ClusterJob"):
-        ClusterJob(**{"submit_s": 0.0, "nodes": 1, "run_s": 1.0, **fields})
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"nodes": 0},
-        {"cycles": 0},
-        {"window_bytes": 0},
-        {"file_system_bytes_per_s": 0.0},
-        {"node_bytes_per_s": math.inf},
-        {"latency_s": -0.001},
-    ],
-)
-def test_what_no_cluster_can_be_is_refused(fields):
-    with pytest.raises(ValueError, match=next(iter(fields))):
-        Cluster(**fields)
-
-
 JOBS = st.lists(
     st.builds(
         job,

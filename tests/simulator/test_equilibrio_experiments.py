@@ -102,12 +102,6 @@ def test_reordering_brings_what_runs_nearer_to_the_whole_workload(alphas):
     assert values["E1-factor"] == pytest.approx(values["E1-0"] / values["E1-0.5"])
 
 
-@pytest.mark.parametrize("alphas", [(), (1.5,), (-0.1,)])
-def test_alphas_that_are_none_are_refused(alphas):
-    with pytest.raises(ValueError, match="alpha"):
-        equilibrio_alpha.Study(alphas=alphas)
-
-
 # -- knowledge -------------------------------------------------------------------------------------
 
 
@@ -148,21 +142,6 @@ def test_a_gain_is_kept_in_parts_of_the_whole_gain():
     ]
 
     assert kept_gains(rows) == {1.0: [1.0, 1.0], 0.25: [0.5, 1.0], 0.0: [0.0, 1.0]}
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"knowledge": (1.0, 1.5, 0.0)}, "parts are from 0 to 1"),
-        ({"knowledge": (1.0, 0.5)}, "must have 1 and 0"),
-        ({"draws": 0}, "must be at least 1"),
-        ({"alpha": 0.0}, "0 asks for no knowledge"),
-        ({"alpha": 1.5}, "alpha is 1.5"),
-    ],
-)
-def test_knowledge_that_is_none_is_refused(fields, words):
-    with pytest.raises(ValueError, match=words):
-        equilibrio_knowledge.Study(**fields)
 
 
 # -- records ---------------------------------------------------------------------------------------

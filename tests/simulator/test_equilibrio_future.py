@@ -97,24 +97,6 @@ def test_what_is_shipped_can_be_run():
         assert len(made.policies) * len(made.workloads) * 2 == len(made.tasks([1, 2]))
 
 
-@pytest.mark.parametrize(
-    ("make", "parameters", "message"),
-    [
-        (auto, {"policies": {}}, "at least one"),
-        (auto, {"workloads": [WORKLOADS[0]] * 2}, "two have one id"),
-        (operations, {"workloads": []}, "at least one"),
-        (operations, {"metadata_rate": 0.0}, "above 0"),
-        (operations, {"workloads": [{"id": "x", "small": {"share": [0.0, 0.5]}}]}, "share"),
-        (operations, {"workloads": [{"id": "x", "small": {"walltime": [0.5, 2.0]}}]}, "walltime"),
-        (operations, {"workloads": [{"id": "x", "small": {"nodes": []}}]}, "nodes"),
-        (operations, {"workloads": [{"id": "x", "small": {"peaks": -1}}]}, "peaks"),
-    ],
-)
-def test_what_compares_nothing_is_refused(make, parameters, message):
-    with pytest.raises(ConfigError, match=message):
-        make(**parameters)
-
-
 def test_a_rule_that_is_not_there_is_refused_before_anything_runs():
     with pytest.raises(ConfigError, match="quick"):
         auto(policies={"quick": {}}).tasks([1])

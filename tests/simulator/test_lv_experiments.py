@@ -4,16 +4,13 @@ import msgspec
 import pytest
 from published import targets
 
-from iodaemon.config import decode_table
-from iodaemon.errors import ConfigError
 from iodaemon.model.profile import Compute, Read
 from iodaemon.policy.regulation import adaptive, dynamic
 from iodaemon.registry import shipped
 from iodaemon.simulator.catalogue import load_experiment, prepare
 from iodaemon.simulator.draw import check
-from iodaemon.simulator.lv import App, Load, Paging, Server, Workload
+from iodaemon.simulator.lv import App, Load, Server, Workload
 from iodaemon.simulator.lv_run import find_ways
-from iodaemon.simulator.study import lv_stacking, lv_workloads
 
 EXPERIMENTS = shipped("sim") / "experiments"
 
@@ -272,61 +269,3 @@ def test_a_gain_is_by_seed_against_the_first_policy():
     assert values["T1-every"] == pytest.approx(10.0)  # the least, where a gain is printed
     assert values["T3-every"] == pytest.approx(30.0)  # the most, where none is
     assert values["R1"] == pytest.approx(50.0)
-
-
-# -- what is refused -------------------------------------------------------------------------------
-
-WORK = {"index": 1, "jobs": 2, "apps": ["a"]}
-GOOD = {
-    "policies": ["none"],
-    "workloads": [WORK],
-    "load": {"apps": {"a": {"compute": "1 s"}}},
-}
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"policies": []}, "at least one"),
-        ({"workloads": [{**WORK, "apps": ["b"]}]}, "workload 1"),
-        ({"workloads": [WORK, WORK]}, "its own index"),
-        ({"workloads": [{**WORK, "jobs": 0}]}, "jobs, apps"),
-        ({"load": {"apps": {"a": {"compute": "0 s"}}}}, "above 0"),
-        ({"load": {"apps": {"a": {"compute": "1 s", "threads": 0}}}}, "at least 1"),
-        ({"load": {"apps": {"a": {"compute": "1 s", "streams": 0}}}}, "at least 1"),
-        ({"load": {"apps": {"a": {"compute": "1 s", "at_start": 1.5}}}}, "from 0 to 1"),
-        ({"load": {"apps": {"a": {"compute": "1 s"}}, "spread": 1.0}}, "spread"),
-        (
-            {"load": {"apps": {"a": {"compute": "1 s"}}, "paging": {"burst": "0 s"}}},
-            "above 0",
-        ),
-        ({"server": {"sockets": 0}}, "at least 1"),
-        ({"server": {"knee_streams": 0}}, "knee"),
-        ({"server": {"asked_requests": 0}}, "asked_bytes is 0"),
-        ({"server": {"usable": 0}}, "usable"),
-    ],
-)
-def test_parameters_that_mean_nothing_are_refused(change, problem):
-    with pytest.raises(ConfigError, match=problem):
-        decode_table(GOOD | change, lv_workloads.Study, where="mine.toml [parameters]")
-
-
-def test_a_policy_that_is_there_twice_is_refused():
-    study = decode_table(
-        GOOD | {"policies": ["none", "none"]}, lv_workloads.Study, where="mine.toml"
-    )
-    with pytest.raises(ConfigError, match="'none' is there twice"):
-        study.tasks((1,))
-
-
-def test_a_stack_of_what_is_not_there_is_refused():
-    load = Load(apps={"a": App(compute_s=1.0)}, paging=Paging())
-    with pytest.raises(ValueError, match="memory_app"):
-        lv_stacking.Study(
-            load=load,
-            curves=(Workload(index=1, jobs=1, apps=("a",)),),
-            uses=(),
-            memory_app="b",
-            groups_mb=(),
-            server=Server(),
-        )

@@ -18,7 +18,6 @@ from iodaemon.model.node import SimulatedDisk
 from iodaemon.model.profile import Compute, Profile, Read, Touch, Write
 from iodaemon.model.scaling import lv_scaling, table_scaling, waning_scaling
 from iodaemon.model.spec import Model
-from iodaemon.simulator.lv import App
 
 PACES = st.one_of(st.just(math.inf), st.floats(0.5, 50.0), st.sampled_from([5.0, 10.0]))
 FLOWS = st.lists(st.tuples(PACES, st.sampled_from([1, 2, 8])), min_size=1, max_size=12)
@@ -258,28 +257,6 @@ def test_a_job_that_stands_still_gives_its_room_and_comes_back_to_less():
     assert ends[2] < 12.0 < ends[1]
 
 
-@pytest.mark.parametrize("fields", [{"capacity_bytes": 0}, {"capacity_bytes": 1, "usable": 1.5}])
-def test_memory_that_holds_nothing_is_refused(fields):
-    with pytest.raises(ValueError, match="usable above 0"):
-        SimulatedMemory(**fields)
-
-
-def test_memory_and_demand_need_a_disk():
-    with pytest.raises(ValueError, match="without a disk"):
-        Model(disk=None, counting="demand")
-
-
-@pytest.mark.parametrize("fields", [{"read_bytes": 1}, {"write_bytes": 1}, {"at_start": 0.5}])
-def test_an_application_that_touches_its_memory_has_no_other_io(fields):
-    with pytest.raises(ValueError, match="reads by that alone"):
-        App(compute_s=1.0, resident_bytes=1, touches=True, **fields)
-
-
-def test_to_ask_for_nothing_is_refused():
-    with pytest.raises(ValueError, match="asked_bytes is 0"):
-        Model(asked_bytes=0)
-
-
 # -- demand ----------------------------------------------------------------------------------------
 
 STEPS = st.lists(
@@ -359,10 +336,3 @@ def test_a_suspended_job_wants_nothing():
     sim.at(0.5, Suspend(job_id=1))
 
     assert [50 * MB, 50 * MB] == [sim.sample(at_s).jobs[1].read_bytes for at_s in (1.0, 2.0)]
-
-
-def test_a_job_whose_io_cannot_be_read_is_unknown_in_demand_as_well():
-    sim = Sim(model=Model(disk=DISK, counting="demand"))
-    sim.start(Profile(steps=(Read(1000 * MB),), hides_io=True))
-
-    assert sim.sample(1.0).jobs[1].read_bytes is None

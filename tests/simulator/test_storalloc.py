@@ -296,19 +296,3 @@ def test_every_value_has_a_target_and_every_target_a_value(name, missing):
 
     assert set() == values.keys() - targets
     assert {id_ for id_ in targets - values.keys() if not id_.startswith("T5")} <= missing
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"policies": ("nobody",)}, "unknown allocation rule 'nobody'"),
-        ({"rules": {"round_robin": {"attempts": 0}}}, "attempts is 0"),
-        ({"capacities_tb": (0.0,)}, "capacities_tb must be above 0"),
-        ({"layouts": ()}, "layouts must not be empty"),
-        ({"retries": (True, False)}, "retries must be false, true"),
-        ({"block_bytes": 5}, "block_bytes must be at least 1 GB"),
-    ],
-)
-def test_parameters_that_make_no_study_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        study.Study(**change)

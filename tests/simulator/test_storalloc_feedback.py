@@ -25,7 +25,6 @@ from iodaemon.simulator.storalloc_feedback_run import (
     stretch,
 )
 from iodaemon.simulator.storalloc_replay import replay
-from iodaemon.simulator.study import storalloc_feedback as study
 
 EXPERIMENTS = Path(__file__).parents[2] / "sim/experiments"
 RULES = ("random", "round_robin", "worst_fit", "best_bandwidth", "balanced")
@@ -281,36 +280,3 @@ def test_every_value_has_a_target_and_every_target_a_value():
         figure.name for figure in whole.figures(rows)
     }
     assert len({(row["case"], row["rule"], row["tb"]) for row in rows}) < len(whole.summary(rows))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"policies": ("nobody",)}, "unknown allocation rule 'nobody'"),
-        ({"admissions": ()}, "admissions must not be empty"),
-        ({"capacities_tb": (0.0,)}, "capacities must be above 0"),
-        ({"cases": (study.Case(),)}, "two cases have one id"),
-        ({"main": study.Case(way=Way(nodes=8))}, "8 nodes are less than a job may need, 256"),
-        ({"block_bytes": 5}, "block_bytes must be at least 1 GB"),
-    ],
-)
-def test_parameters_that_make_no_study_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        study.Study(**change)
-
-
-@pytest.mark.parametrize(
-    ("type_", "change", "message"),
-    [
-        (Way, {"io_part": 0.0}, "io_part is 0"),
-        (Way, {"volume": math.inf}, "volume is inf"),
-        (Way, {"cycles": 0}, "cycles and nodes"),
-        (Way, {"fallback_bytes_per_s": 0.0}, "fallback_bytes_per_s must be above 0"),
-        (ComputeNodes, {"small_least": 0}, "0 to 128 nodes are no range"),
-        (study.Case, {"disks": 0}, "storage_nodes and disks"),
-        (study.Case, {"haste": 0.0}, "tb and haste"),
-    ],
-)
-def test_ways_that_are_none_are_refused(type_, change, message):
-    with pytest.raises(ValueError, match=message):
-        type_(**change)

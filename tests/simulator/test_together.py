@@ -193,27 +193,6 @@ def test_a_queue_is_drawn_from_its_kinds_and_tells_what_it_is_to_tell():
             )
 
 
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"servers": []}, "no machine"),
-        ({"servers": [*SERVERS, *SERVERS]}, "'arm' is there twice"),
-        ({"admission": ["fcfs", "fcfs"]}, "admission: 'fcfs' is there twice"),
-        ({"regulation": []}, "at least one rule"),
-        ({"queue": "none"}, "server 'arm' has no jobs"),
-        ({"queue": {"jobs": 1}}, "at least one kind"),
-        ({"queue": QUEUE | {"hint_ratio": 2.0}}, "hint_ratio is 2"),
-        ({"queue": QUEUE | {"walltime": [0.5, 2.0]}}, "1 or more"),
-        ({"queue": QUEUE | {"mean_gap": "-1 s"}}, "mean_gap"),
-        ({"queue": {"kinds": [{"name": "x", "cycles": [2, 1]}]}}, "cycles is 2 to 1"),
-        ({"queue": {"kinds": [{"name": "x", "cpus": []}]}}, "part is above 0"),
-    ],
-)
-def test_what_cannot_be_crossed_is_refused(parameters, message):
-    with pytest.raises(ConfigError, match=message):
-        study(**parameters)
-
-
 @pytest.mark.parametrize("rules", [{"easy": {"alpha": 1}}, {"easy": {"rule": "quick"}}])
 def test_a_rule_that_does_not_take_its_parameters_is_refused_before_anything_runs(rules):
     with pytest.raises(ConfigError):
