@@ -306,22 +306,3 @@ def test_what_each_user_may_have_is_configured(tmp_path):
         users.max_slots,
         users.fair,
     )
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("max_running = 0", "[users]: max_running is 0; write 1 or more"),
-        ("max_slots = true", "[users]: max_slots must be a whole number or"),
-        ("max_waiting = 3", "unknown key 'max_waiting'"),
-        ('fair = "yes"', "[users]: fair must be true or false"),
-    ],
-)
-def test_a_limit_that_is_none_is_named(tmp_path, line, told):
-    file = tmp_path / "config.toml"
-    file.write_text(f"[users]\n{line}\n")
-
-    with pytest.raises(ConfigError) as error:
-        load_config(file, HOME, 1000, {})
-
-    assert told in str(error.value).replace(f"{file} ", "")

@@ -10,7 +10,6 @@ from iodaemon.config.tier import SIMULATED_BYTES, build_tiers
 from iodaemon.core.platform import Device, DeviceId
 from iodaemon.core.storage import DiskFacts
 from iodaemon.errors import ConfigError
-from iodaemon.node import tier_disk
 from iodaemon.node.devices import PathDevice
 from iodaemon.node.tier_disk import find_kind, probe_disk
 from iodaemon.supervisor import disk_trouble
@@ -222,13 +221,3 @@ def test_the_kind_is_that_of_the_slowest_disk_below(kind, disks, expected):
     below = PathDevice(path="/x", kind=kind, description="", devices=devices)
 
     assert expected == find_kind(below)
-
-
-def test_whatever_a_look_raises_is_heard_by_who_waits_for_it(tmp_path, monkeypatch):
-    def fail(path, *, is_shared):
-        raise ValueError("a fault of the probe")
-
-    monkeypatch.setattr(tier_disk, "probe_disk", fail)
-
-    with pytest.raises(ValueError, match="fault"):
-        tier_disk.probe_disks([str(tmp_path)], is_shared=False)

@@ -99,14 +99,6 @@ def test_a_log_tells_what_its_run_moved(reader, name, told):
     assert {key: pytest.approx(value) for key, value in told.items()} == {k: run[k] for k in told}
 
 
-def test_the_program_is_told_with_its_words(reader):
-    run = read(reader, SHIPPED["ior_hdf5_example.darshan"]).run
-
-    assert "ior" == os.path.basename(run["command"][0])
-    assert ["-a", "HDF5", "-o"] == run["command"][1:4]
-    assert [] == read(reader, SHIPPED["dxt.darshan"]).run["command"]
-
-
 @pytest.mark.parametrize("name", sorted(SHIPPED))
 def test_every_shipped_log_tells_what_the_librarys_own_report_does(reader, library, name):
     run = read(reader, SHIPPED[name]).run

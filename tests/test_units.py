@@ -139,12 +139,6 @@ def test_what_is_no_duration_is_refused_in_one_line_with_an_example(text):
         parse_duration_s(text)
 
 
-@pytest.mark.parametrize("text", ["40 Mb/s", "1 Gb", "100 Kb/s"])
-def test_a_rate_that_looks_like_bits_is_refused(text):
-    with pytest.raises(ConfigError, match="is not a rate"):
-        parse_rate_bytes_per_s(text)
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [

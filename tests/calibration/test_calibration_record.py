@@ -110,19 +110,6 @@ def test_a_disk_whose_readers_were_not_counted_has_the_most_of_it_as_capacity():
     assert device.capacity_bytes_per_s == 9 * MB
 
 
-def test_a_disk_without_lone_requests_tells_rules_nothing():
-    made = msgspec.structs.replace(leaf(), points=())
-
-    assert made.service is None
-
-
-def test_devices_with_what_was_measured_can_still_be_told_apart_and_sent():
-    (device,) = calibrated([Device(id="sda")], {"sda": (calibration(), leaf())})
-
-    assert {device: 1}[device] == 1
-    assert msgspec.json.decode(msgspec.json.encode(device), type=Device) == device
-
-
 def test_another_kernel_is_told_and_the_same_is_not():
     assert find_problem(calibration(), "6.1.0") == ""
     assert "6.1.0" in find_problem(calibration(), "6.12.0")

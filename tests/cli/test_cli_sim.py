@@ -161,20 +161,6 @@ def test_bands_are_tried_on_other_sets_of_seeds_and_the_report_has_on_how_many_t
     assert "- |" == after[1]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["--seed-sets", "0"],
-            "--seed-sets: '0' is no number of sets: write for example --seed-sets 20",
-        ),
-        (["--seed-sets", "2", "--seeds", "3"], "--seed-sets and --seeds: give one of the two"),
-    ],
-)
-def test_sets_of_seeds_that_make_no_sense_are_refused(iod, tiny, words, message):
-    assert iod.fails("sim", "run", tiny, *words) == (2, message)
-
-
 def test_an_experiment_that_fails_does_not_stop_the_others(iod, tiny, place):
     text = tiny_study.FILE.replace("sizes = [10, 1000]", 'sizes = [10]\nfails = "error"')
     (place / "bad.toml").write_text(text)
@@ -204,6 +190,9 @@ def test_a_study_that_fails_on_its_rows_is_told_and_the_rows_are_kept(iod, place
         (["run", "x", "--all"], 2, "name experiments, or give --all"),
         (["run", "a", "b", "--output", "c"], 2, "--output takes the results of one experiment"),
         (["run", "./tiny.toml", "--jobs", "0"], 2, "--jobs: '0' is no number of processes"),
+        (["run", "./tiny.toml", "--seed-sets", "0"], 2, "--seed-sets: '0' is no number of sets"),
+        (["run", "./tiny.toml", "--seed-sets", "2", "--seeds", "3"], 2, "give one of the two"),
+        (["storage", "--scheduler", "x.csv"], 2, "--scheduler belongs to a FILE"),
         (["run", "./tiny.toml", "--jobs", "x"], 2, "--jobs: 'x' is no number of processes"),
         (["run", "./tiny.toml", "--seeds", "0"], 2, "--seeds 0: write how many, 1 to 10000"),
         (["run", "./tiny.toml", "--seeds", "a"], 2, "--seeds a: write how many, as in 5, or"),
@@ -380,9 +369,3 @@ def test_the_command_refuses_in_one_line(iod, write, words, message):
     assert ended.code != 0
     assert message in ended.err
     assert 1 == len(ended.err.splitlines())
-
-
-def test_a_scheduler_alone_is_refused(iod):
-    ended = iod("sim", "storage", "--scheduler", "x.csv")
-
-    assert (2, "--scheduler belongs to a FILE") == (ended.code, ended.err[5:34])

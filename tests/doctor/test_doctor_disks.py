@@ -29,14 +29,6 @@ from iodaemon.supervisor import disk_trouble, scratch
 ROW = {"device": "sda", "measured_s": 1.79e9, "loaded_bytes_per_s": 5e7, "problem": ""}
 
 
-def test_a_disk_that_was_measured_is_named_with_what_it_carries():
-    (finding,) = judge_calibration([ROW])
-
-    assert finding.verdict is Verdict.OK
-    assert finding.what == "calibration of sda"
-    assert "50 MB/s" in finding.measured
-
-
 def test_the_daemon_that_runs_has_the_word(tmp_path):
     (finding,) = check_calibration(tmp_path, {"calibration": [ROW]})
     (none,) = check_calibration(tmp_path, {})

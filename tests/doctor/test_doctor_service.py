@@ -70,27 +70,6 @@ def test_a_directory_of_its_owners_is_ok_and_one_that_is_not_there_too(tmp_path)
 
 
 @as_root
-@pytest.mark.parametrize("what", ["directory", "file"])
-def test_what_belongs_to_another_is_broken_and_says_how_to_give_it_back(tmp_path, what):
-    (tmp_path / "journal.db").touch()
-    os.chown(tmp_path if what == "directory" else tmp_path / "journal.db", NOBODY, NOBODY)
-
-    found = examined(tmp_path)
-
-    assert BROKEN == found.verdict
-    assert f"uid {NOBODY}" in found.measured
-    assert f"'chown -R 0 {tmp_path}/' as root" == found.remedy
-
-
-def test_a_directory_that_others_write_to_is_broken(tmp_path):
-    tmp_path.chmod(0o777)
-
-    found = examined(tmp_path)
-
-    assert (BROKEN, f"'chmod go-w {tmp_path}/'") == (found.verdict, found.remedy)
-
-
-@as_root
 def test_who_may_not_look_is_told_so_and_nothing_is_taken_for_broken(tmp_path):
     (tmp_path / "state").mkdir(mode=0o700)
     tmp_path.chmod(0o700)

@@ -25,7 +25,7 @@ from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import adaptive
 from iodaemon.policy.regulation.adaptive.contender import Seen, find_contenders, what_it_did
 from iodaemon.policy.regulation.adaptive.evidence import Reads, read_on
-from iodaemon.policy.regulation.adaptive.slow_start import idle_cores
+from iodaemon.policy.regulation.adaptive.slow_start import idle_cores, memory_left
 from iodaemon.simulator.run import simulate
 
 MB = 1_000_000
@@ -271,29 +271,6 @@ def reads(before, now, own_bytes=50 * MB):
     return read_on(Reads(since_s=0.0), before, view, 1.0, own_bytes=own_bytes, counts=True)
 
 
-@pytest.mark.parametrize(
-    ("before_s", "now_s", "ratio"),
-    [(0.0, 0.0, None), (3.0, 3.0, 0.0), (0.0, 0.5, 0.5), (0.0, 2.0**32, None)],
-)
-def test_pressure_of_a_machine_that_never_waited_is_hidden(before_s, now_s, ratio):
-    assert ratio == reads(node(io_stall_s=before_s), node(io_stall_s=now_s)).stall_ratio
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "own_mb", "ratio"),
-    [
-        (0, 900 * MB, 50, 0.0),  # they are those of others
-        (0, 900 * MB, 500, 1.0),
-        (0, 2**63, 500, 0.0),
-        (9, 3, 500, 0.0),
-    ],
-)
-def test_refaults_count_up_to_what_the_jobs_read(before, now, own_mb, ratio):
-    found = reads(node(refault_bytes=before), node(refault_bytes=now), own_bytes=own_mb * MB)
-
-    assert ratio == found.reread_ratio
-
-
 def test_without_the_size_of_the_memory_nothing_is_proof():
     thrash = {"refault_bytes": 400 * MB, "io_stall_s": 0.9}
     marks = {"reread_share": 0.3, "stall_share": 0.2, "load_bytes": 0.0}
@@ -303,6 +280,11 @@ def test_without_the_size_of_the_memory_nothing_is_proof():
     )
 
     assert (True, False) == (known.is_thrash(**marks), unknown.is_thrash(**marks))
+
+
+def test_memory_of_which_nothing_is_left_or_known_has_no_room():
+    assert not reads(node(), node(available_bytes=0, io_stall_s=0.9)).has_room()
+    assert (None, 0.0) == memory_left(Beside(node(available_bytes=None)))
 
 
 @pytest.mark.parametrize(

@@ -341,14 +341,6 @@ def test_a_request_is_put_off_for_an_hour_at_most_and_never_to_its_end(end, dela
     assert (True, delay) == (placed.refusal is not None, placed.delay_s)
 
 
-def test_a_split_request_is_not_put_off():
-    books = ledger(node("n", 1))
-    take(books, "n:0", 4000, 0.0, 300.0)
-    placing = Placing(rule=balanced.Rule(), retries=True, block_bytes=200 * GB)
-
-    assert place(placing, books, request(4000), None)[0].refusal is not None
-
-
 @given(st.lists(requests(), max_size=15), TIMES)
 def test_what_is_forgotten_is_what_nobody_after_it_sees(wanted, before):
     kept, other = ledger(node("n", 1)), ledger(node("n", 1))
@@ -371,19 +363,6 @@ def test_nothing_is_taken_or_given_back_twice():
     books.give_back(entry)
     with pytest.raises(InvariantError, match="given back twice"):
         books.give_back(entry)
-
-
-def test_a_storage_that_makes_no_sense_is_refused():
-    with pytest.raises(ValueError, match="one name"):
-        ledger(node("n", 1), node("n", 2))
-    with pytest.raises(ValueError, match="at least one node"):
-        Storage(nodes=())
-    with pytest.raises(ValueError, match="capacity_bytes must be above 0"):
-        node("n", [0])
-    with pytest.raises(ValueError, match="bandwidths"):
-        node("n", 1, write=0.0)
-    with pytest.raises(ValueError, match="it has no disk"):
-        node("n", 0)
 
 
 def test_ties_are_drawn_by_the_generator_that_is_given():

@@ -80,14 +80,6 @@ def test_reasons_name_the_numbers():
     }
 
 
-def test_singly_the_one_with_the_most_io_of_all_sockets_comes_back():
-    jobs = [(0, 2, True), (1, 9, True), (1, 8, True)]
-    printed, singly = plan_of(scene_of(jobs)), plan_of(scene_of(jobs), resume_singly=True)
-
-    assert ((1, 2), (2,)) == (printed.resumes, singly.resumes)
-    assert printed.reasons[2] == singly.reasons[2]
-
-
 def test_shares_touch_only_sockets_above_theirs_and_none_while_the_whole_is_below_the_bound():
     # 41 of 40: printed, socket 0 goes first; by shares of 20 only socket 1 (26) is touched.
     jobs = [(0, 15, False), (1, 12, False), (1, 14, False)]

@@ -37,7 +37,7 @@ from iodaemon.policy.admission.easy import Rule
 from iodaemon.policy.headroom import Budget
 from iodaemon.policy.placement.least_io import Rule as LeastIo
 from iodaemon.policy.regulation.none import Rule as Unregulated
-from iodaemon.policy.shadow_time import Shadow, expected_end_s, find_shadow, latest_end_s
+from iodaemon.policy.shadow_time import Shadow, expected_end_s, find_shadow
 
 # -- when a job ends -------------------------------------------------------------------------------
 
@@ -75,12 +75,6 @@ def test_an_estimate_that_ran_out_is_doubled(ran_s, ends_s):
 
     assert 100.0 + ends_s == expected_end_s(endless, 100.0 + ran_s, typical_s=60.0)
     assert max(170.0, 100.0 + ran_s) == expected_end_s(limited, 100.0 + ran_s, typical_s=60.0)
-
-
-def test_the_latest_end_is_of_those_with_a_walltime():
-    jobs = [job(i, walltime_s=w, **RUNNING) for i, w in ((1, 60.0), (2, 80.0), (3, None))]
-
-    assert (80.0, None) == (latest_end_s(jobs, 5.0), latest_end_s(jobs[2:], 5.0))
 
 
 # -- when there is room ----------------------------------------------------------------------------
@@ -432,7 +426,3 @@ def test_job_5_is_promised_what_the_page_says(rule, minute):
 
     assert minute == round(watch.first_s[5] / 60.0)
     assert f"promised minute {minute}" in EXAMPLE
-
-
-def test_every_rule_of_the_example_is_in_its_table():
-    assert [row[0] for row in table("Rule")] == list(RULES)

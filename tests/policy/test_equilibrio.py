@@ -165,15 +165,6 @@ def test_the_job_that_evens_out_what_runs_goes_first():
     )
 
 
-def test_who_starts_in_turn_needs_no_reason_and_an_empty_queue_no_plan():
-    scene = Scene(platform(3)).queue(*(queued(i, at_s=i, rate=i * MB) for i in (1, 2, 3)))
-    plan, empty = decide(scene, alpha=1.0), decide(Scene(platform(2)))
-
-    assert {1, 2, 3} == set(started(plan))
-    assert [None] * 3 == [placed.why for placed in plan.starts]
-    assert ((), {}, None) == (empty.starts, empty.reasons, empty.rest)
-
-
 def test_a_backfilled_job_says_beside_whom_and_for_how_long():
     scene = running(Scene(platform(4)), 1, cpus=2, rate=MB, left_s=600.0)
     scene.queue(queued(2, cpus=4), queued(3, at_s=1.0, walltime_s=60.0))

@@ -14,7 +14,7 @@ from scene import platform, run
 from iodaemon.core import event as ev
 from iodaemon.core.job import DiskId, JobId, JobSpec, JobState, ScratchRequest, TierName
 from iodaemon.core.state import State
-from iodaemon.core.stock import NO_SPACE_AT_ALL, why_never
+from iodaemon.core.stock import why_never
 from iodaemon.core.storage import Disk, Storage, StorageNode, Tier
 from iodaemon.model.node import Compute, Profile
 from iodaemon.policy.admission.fcfs import Rule as Fcfs
@@ -163,30 +163,6 @@ TAKEN = {
 @pytest.mark.parametrize(("options", "jobs", "found"), TAKEN.values(), ids=TAKEN)
 def test_a_job_takes_the_tier_with_which_it_ends_first(options, jobs, found):
     assert found == lived(*jobs, **options)
-
-
-def with_fallback(fallback):
-    def asking(each, number):
-        return msgspec.structs.replace(each.asks(FAST if number else None), fallback=fallback)
-
-    return asking
-
-
-def test_a_named_tier_without_room_is_left_for_the_slow_one_where_asked():
-    jobs = job(data=80), job(data=90)
-
-    assert [(0.0, FAST), (0.0, SLOW)] == lived(*jobs, asking=with_fallback("slow"))
-
-
-def test_or_the_job_is_told_to_end_where_it_asked_to_fail():
-    here = world(job(data=80), job(), job(), nodes=2, asking=with_fallback("fail"))
-    here.step()
-
-    plan, _ = Rule().decide(here, None)
-
-    assert {2: NO_SPACE_AT_ALL, 3: NO_SPACE_AT_ALL} == {
-        number: reason.code for number, reason in plan.reasons.items()
-    }
 
 
 # -- order -----------------------------------------------------------------------------------------
@@ -456,17 +432,6 @@ def submission(each, ways, number):
         command=("simulated",), cpus=each.nodes, walltime_s=each.walltime_s, scratch=request
     )
     return each.arrive_s, spec, Profile(steps=(Compute(each.walltime_s / 2.0),))
-
-
-def test_under_the_controller_a_job_waits_for_the_fast_tier_until_it_is_free_again():
-    """The first ends at 50 s; its space is removed in the same instant, but after its end."""
-    jobs = [job(data=80), job(data=50), job(data=30)]
-    work = [submission(each, [(None, "wait")], 0) for each in jobs]
-
-    result = run(Rule(), platform(4), work, lambda state, _: state.check(), tiers=TWO)
-
-    assert [FAST, FAST, SLOW] == [each.tier for each in result.jobs]
-    assert [0.0, 50.0, 0.0] == [each.started_s for each in result.jobs]
 
 
 def test_what_is_too_large_for_the_fast_tier_runs_on_the_slow_one():

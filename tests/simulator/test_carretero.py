@@ -56,11 +56,6 @@ def test_the_number_of_nodes_has_the_wanted_mean(wanted):
     assert sum(map(math.prod, zip(weights, SIZES, strict=True))) == pytest.approx(wanted, rel=1e-6)
 
 
-def test_the_lists_of_loads_are_as_long_as_they_were_read():
-    assert (12, 39) == (len(load_list("integer")), len(load_list("quarter")))
-    assert {0.5, 0.75, 1.0, 10.0} <= {*load_list("integer")} <= {*load_list("quarter")}
-
-
 @given(st.sampled_from(load_list("integer")), st.integers(0, 1000))
 @settings(max_examples=tries(30), deadline=None)
 def test_a_workload_is_within_what_the_paper_says(load, seed):
@@ -82,12 +77,6 @@ def test_the_load_of_equation_6():
 
 
 # -- strategies ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["2/lifo", "fifo", "0/fifo", "-1/fifo", "nan/fifo", "fit/fifo"])
-def test_a_strategy_that_does_not_exist_is_refused_by_name(name):
-    with pytest.raises(ValueError, match=name):
-        parse_strategy(name)
 
 
 @given(WORKLOADS, st.sampled_from(sorted(ORDERS)))
@@ -206,42 +195,6 @@ def test_what_the_paper_claims_holds_on_every_seed(seed):
 
     assert {"C2a-least", "C2b-most", "C2c-most", "C2d", "C2f", "C2g", "C2i-idle"} == PUBLISHED_BANDS
     assert set() == missed & PUBLISHED_BANDS
-
-
-def least_done(now_s, requested_s, phase_s, remaining_s, io_done_s, elapsed_s, ideal_done_s, job):
-    """An order of one's own: who has had the least I/O."""
-    return io_done_s
-
-
-def test_an_order_of_ones_own_is_run_beside_the_eight():
-    own = "test_carretero:least_done"
-    rows, _, _ = run(
-        carretero_table1.Study(
-            jobs=TABLE_1, policies=(own, "bandwidth_oriented"), batches=(1.0,), engine="plain"
-        ),
-        0,
-    )
-    makespans = {row["policy"]: row["makespan_s"] for row in rows if row["kind"] == "run"}
-
-    assert makespans[own] == makespans["bandwidth_oriented"]  # all were released at 0
-
-
-WRONG = {
-    'compute = "-1 s"': r"\[\[jobs\]\] 1: compute",
-    "nodes = 0": r"\[\[jobs\]\] 1: nodes is 0; it must be at least 1",
-    "cpus = 4": r"\[\[jobs\]\] 1: unknown key 'cpus'",
-}
-
-
-@pytest.mark.parametrize("line", WRONG)
-def test_a_wrong_application_in_a_file_is_refused_with_file_table_and_key(tmp_path, line):
-    text = (EXPERIMENTS / "carretero-table1.toml").read_text()
-    lines = text.replace('compute = "32 s"', "", 1) if line.startswith("compute") else text
-    path = tmp_path / "mine.toml"
-    path.write_text(lines.replace("iterations = 250\n", f"iterations = 250\n{line}\n", 1))
-
-    with pytest.raises(ConfigError, match=rf"mine.toml.*{WRONG[line]}"):
-        load_experiment(str(path), search=())
 
 
 @pytest.mark.parametrize(

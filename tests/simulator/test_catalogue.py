@@ -56,15 +56,6 @@ def test_the_quick_mode_has_its_own_seeds_and_parameters(write):
     assert ((1,), (10,)) == (quick.seeds, quick.study.sizes)
 
 
-def test_quick_changes_a_table_of_a_table_and_leaves_the_rest_of_it():
-    file = load_experiment("first-steps", search=(SHIPPED[0].parent,))
-
-    whole, quick = prepare(file).study.workload, prepare(file, is_quick=True).study.workload
-
-    assert whole.jobs > quick.jobs
-    assert whole == msgspec.structs.replace(quick, jobs=whole.jobs)
-
-
 def test_other_seeds_and_policies_replace_those_of_the_file(write):
     trial = prepare(load(write()), seeds=(7,), policies=("none", "./mine.toml"))
 
@@ -234,13 +225,6 @@ def test_targets_may_be_lines_of_a_table(tabled, tmp_path):
     assert [target.verdict(0.2) for target in rest] == [target.verdict(0.2) for target in others]
     assert ["below a quarter", 6.0] == [target.published for target in others]
     assert ["figure 2, left", "it cannot be"] == [others[0].source, others[0].note]
-
-
-def test_a_copy_of_a_shipped_experiment_has_its_targets(tmp_path):
-    path = next(path for path in SHIPPED if path.stem == "carretero-packs")
-    (copy := tmp_path / "mine.toml").write_text(path.read_text())
-
-    assert load(path).experiment.targets == load(copy).experiment.targets
 
 
 @pytest.mark.parametrize(

@@ -75,17 +75,6 @@ def test_by_weight_a_job_of_more_nodes_has_more_of_the_link():
     assert times(lives) == [(0, 4), (0, 4.5)]
 
 
-def test_by_equal_weights_the_same_jobs_have_equal_shares():
-    """3 and 3 of 6 GB/s: B has moved 8 GB at 11/3 s, A then 8 of its 12; the rest at 6 GB/s."""
-    jobs = [job(0.0, 2, 1.0, 12 * GB), job(0.0, 1, 1.0, 8 * GB)]
-    narrow = Cluster(nodes=4, file_system_bytes_per_s=6 * GB, node_bytes_per_s=4 * GB, cycles=1)
-
-    lives = run_cluster(narrow, FCFS, jobs)
-
-    b_s = 1 + 8 / 3
-    assert times(lives) == [(0, round(b_s + 4 / 6, 9)), (0, round(b_s, 9))]
-
-
 def test_a_job_without_a_cap_of_its_own_goes_as_fast_as_its_network():
     alone = job(0.0, 2, 1.0, 16 * GB, own=2 * GB)
     free = Cluster(
@@ -157,15 +146,6 @@ def test_a_job_runs_on_beyond_its_walltime():
     (life,) = run_cluster(SMALL, FCFS, [job(0.0, 1, 5.0, walltime_s=1.0)])
 
     assert life.end_s == 5.0
-
-
-def test_what_is_known_of_a_job_is_told_of_those_that_are_hinted_alone():
-    one = job(0.0, 1, 3.0, 4 * GB)
-    _, told, _ = submission(SMALL, one, is_hinted=True)
-    _, silent, _ = submission(SMALL, one, is_hinted=False)
-
-    assert told.declared.rate_bytes_per_s == pytest.approx(one.intensity_bytes_per_s) == 1 * GB
-    assert silent.declared is None
 
 
 def test_a_job_whose_io_is_not_known_does_none_and_tells_nothing():

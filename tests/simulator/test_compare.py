@@ -10,7 +10,7 @@ from iodaemon.config import decode_table
 from iodaemon.errors import ConfigError
 from iodaemon.simulator.scenario import Disk, JobLine, Link, Room
 from iodaemon.simulator.study.compare import MEASURES, Study
-from iodaemon.simulator.workload import Mix, random_workload
+from iodaemon.simulator.workload import Mix
 from iodaemon.units import key_of
 
 MIX = {"jobs": 4, "mean_gap": "1 s", "cpus": [1, 2], "transfer": ["1 MB", "200 MB"]}
@@ -103,21 +103,10 @@ def test_an_exclusive_link_serves_in_the_chosen_order():
     assert [1.0, 5.0, 2.0] == ends
 
 
-def test_each_socket_may_have_a_link_of_its_own():
-    assert [3.0, 1.0] == over_a_link(LONG, SHORT, per_socket=True, sharing="exclusive")
-
-
 def test_a_job_killed_at_its_walltime_has_no_stretch_and_is_counted():
     rows = rows_of(study(workload="none", jobs=[{"does": "compute=10s", "walltime": "5 s"}]))
 
     assert math.isnan(jobs(rows)[0]["stretch"])
-    assert 1 == runs(rows)[0]["not_completed"]
-
-
-def test_a_run_that_would_never_end_is_cut_off():
-    rows = rows_of(study(workload="none", jobs=[{"does": "compute=1h"}], until="10 s"))
-
-    assert math.isnan(jobs(rows)[0]["ended_s"])
     assert 1 == runs(rows)[0]["not_completed"]
 
 
@@ -210,17 +199,6 @@ def test_jobs_that_tell_take_turns_where_the_policy_gives_them(speaks, policy, e
     made = study(policies=[policy], workload="none", jobs=[listed], disk=ONE_ARM)
 
     assert ends_s == jobs_of(rows_of(made))
-
-
-def test_random_jobs_tell_of_their_io_as_often_as_is_asked():
-    mixes = {ratio: Mix(jobs=100, speaks_ratio=ratio) for ratio in (0.0, 0.5, 1.0)}
-    told = {
-        ratio: sum(profile.speaks for _, _, profile in random_workload(mix, 1))
-        for ratio, mix in mixes.items()
-    }
-
-    assert (0, 100) == (told[0.0], told[1.0])
-    assert 30 < told[0.5] < 70
 
 
 def test_a_job_that_finds_no_room_in_the_store_waits_for_it():

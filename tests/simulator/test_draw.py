@@ -86,12 +86,6 @@ def test_what_is_published_is_a_hollow_marker_and_named_so(axes):
     assert "paper (published)" in legend(made)
 
 
-def test_a_few_numbers_stand_on_the_axis_themselves(axes):
-    made = axes(figure("line", series(x=(1, 3, 5), y=(1.0, 0.7, 0.5))))
-
-    assert ["1", "3", "5"] == [text.get_text() for text in made.get_xticklabels()]
-
-
 @pytest.mark.parametrize(("greatest", "labels"), [(50, ["1", "2", "5", "10"]), (1e4, ["1", "10"])])
 def test_logarithmic_axes_have_plain_numbers(axes, greatest, labels):
     made = axes(figure("line", series(x=(1, 10, greatest), y=(1.0, 2.0, 3.0)), log_x=True))
@@ -150,18 +144,6 @@ def test_series_differ_in_more_than_their_colour(axes):
     assert 8 == len({marker for marker, _ in looks}) == len({colour for _, colour in looks})
 
 
-def test_categories_stand_in_the_order_of_their_first_appearance(axes):
-    made = axes(
-        figure("bar", series(x=("b", "a"), y=(1.0, 2.0)), series("other", x=("c",), y=(1.0,)))
-    )
-
-    assert ["b", "a", "c"] == [text.get_text() for text in made.get_xticklabels()]
-
-
-def test_the_axis_says_which_box_is_whose_so_no_legend_does(axes):
-    assert axes(ALL["a box a series"]).get_legend() is None
-
-
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
@@ -198,16 +180,3 @@ def test_without_matplotlib_it_says_what_to_install(tmp_path, monkeypatch):
     assert str(another.value) == f"{told}, then 'iod calibrate'"
 
     assert [] == list(tmp_path.iterdir())
-
-
-def test_the_first_trace_is_red_and_solid_and_the_second_blue_and_dashed(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(Canvas, "savefig", lambda canvas, *_, **__: drawn.append(canvas))
-
-    draw(figure("trace", NUMBERS, series("W", x=(1, 2), y=(3.0, 4.0))), tmp_path)
-
-    lines = drawn[0].axes[0].get_lines()
-    assert [("#D55E00", "-"), ("#0072B2", "--")] == [
-        (line.get_color(), line.get_linestyle()) for line in lines
-    ]
-    assert {"None"} == {line.get_marker() for line in lines}

@@ -21,7 +21,6 @@ from iodaemon.simulator.equilibrio_run import (
     in_bins,
     intensity_course,
     mean_distance_bytes_per_s,
-    mean_distance_of_moments,
     mean_running,
 )
 from iodaemon.simulator.study import equilibrio_alpha, equilibrio_knowledge
@@ -72,10 +71,6 @@ def test_the_experiments_are_of_the_published_size_on_five_seeds(name):
     assert quick.study.mix.low_jobs < 2000
 
 
-def shipped_study(name):
-    return prepare(load_experiment(str(EXPERIMENTS / f"{name}.toml"), search=())).study
-
-
 def test_the_files_say_what_the_workload_is():
     """Nothing of it is hidden in a default."""
     for name in NAMES:
@@ -85,13 +80,6 @@ def test_the_files_say_what_the_workload_is():
         assert mix | left_out == {key_of(field) for field in Mix.__struct_fields__}
         near = {"latency", "window"}  # likewise
         assert cluster | near == {key_of(field) for field in Cluster.__struct_fields__}
-
-
-def test_both_experiments_share_one_workload_and_bound():
-    studies = [shipped_study(name) for name in NAMES]
-
-    assert len({each.mix for each in studies}) == 1
-    assert {each.bound for each in studies} == {"easy"}
 
 
 # -- alpha -----------------------------------------------------------------------------------------
@@ -135,16 +123,6 @@ def test_nothing_known_and_alpha_0_are_the_same_to_the_last_bit(seed, bound):
     arrival = setup.live(jobs, alpha=0.0, seed=seed)
 
     assert unknown == arrival
-
-
-def test_of_several_draws_the_mean_counts():
-    ios = {(1.0, 0): 10.0, (0.25, 0): 60.0, (0.25, 1): 80.0, (0.0, 0): 110.0}
-    rows = [
-        {"kind": "run", "seed": 1, "knowledge": part, "draw": draw, "io_slowdown_percent": io}
-        for (part, draw), io in ios.items()
-    ]
-
-    assert kept_gains(rows)[0.25] == pytest.approx([0.4])
 
 
 def test_a_gain_is_kept_in_parts_of_the_whole_gain():
@@ -234,22 +212,11 @@ def test_the_mean_distance_is_over_the_time_in_which_something_runs():
     assert mean_distance_bytes_per_s(()) == 0.0
 
 
-def test_a_mean_over_moments_does_not_ask_how_long_each_lasts():
-    assert mean_distance_of_moments(intensity_course(TWO)) == pytest.approx(2.0 / 3.0)
-    assert mean_distance_of_moments(()) == 0.0
-
-
 def test_the_mean_number_of_running_jobs_is_over_the_time_in_which_one_runs():
     three = (*TWO, stay(0.0, 12.0, 14.0, 1.0), stay(20.0, 24.0, 26.0, 1.0))
 
     assert mean_running(intensity_course(three)) == pytest.approx((14.0 + 2.0 + 2.0) / 16.0)
     assert mean_running(()) == 0.0
-
-
-def test_a_job_may_count_for_more_than_one():
-    course = intensity_course((stay(0.0, 0.0, 1.0, 1.0, 3.0), stay(0.0, 0.0, 1.0, 5.0)))
-
-    assert course[0] == moment(0.0, 2.0, 2.0, 2)
 
 
 def test_bins_hold_the_means_over_their_time():

@@ -92,11 +92,6 @@ def test_records_with_high_io_are_not_among_the_low_jobs():
     assert {1} == {job.nodes for job in jobs if not job.is_high}
 
 
-def test_records_of_high_io_alone_make_no_workload():
-    with pytest.raises(ValueError, match="next to no jobs with low or medium"):
-        draw_workload(SMALL, CLUSTER, 7, records=(record(share=0.2, rate=50e9),))
-
-
 def test_more_knowledge_holds_less():
     known = [hinted_places(100, part, 7) for part in (0.0, 0.1, 0.25, 0.7, 1.0)]
 

@@ -93,15 +93,6 @@ def test_of_equals_the_smaller_id_is_first_also_when_it_asks_again_at_once(engin
     assert [0.25 * is_last, 0.25] == finish_times(made, ORDERS[name], engine=engine)
 
 
-def test_the_count_of_events_is_two_an_iteration():
-    assert 2 * (3 + 4) == batch([(1.0, 1.0, 3)], [(1.0, 1.0, 4)]).events
-
-
-def test_an_empty_batch_ends_at_once():
-    assert [] == finish_times(batch(), engine="compiled")
-    assert [] == finish_times(batch(), engine="plain")
-
-
 @pytest.mark.parametrize("name", sorted(CHANGING))
 def test_three_jobs_by_hand_in_the_fair_orders(name):
     """Served: job 0 from 1, 1 from 5 (0 of I/O yet, as job 2), 2 from 6, 1 from 8 (before job 0,

@@ -156,14 +156,6 @@ def test_what_is_read_at_the_start_is_read_before_anything_is_computed():
     assert 9.0 == sum(step.seconds for step in steps if isinstance(step, Compute))
 
 
-def test_a_job_may_have_more_streams_than_threads():
-    load = Load(apps={"a": App(compute_s=1.0, threads=2, streams=6, read_bytes=600)}, spread=0.0)
-    (piece,) = load.draw(Workload(index=1, jobs=1, apps=("a",)), Server(), 1)
-
-    assert Read(600, streams=6) == piece.submission[2].steps[0]
-    assert 8 == piece.submission[1].cpus
-
-
 def test_what_is_told_as_demand_is_above_the_bound_at_the_same_time():
     study = only("lv-workloads", 1, policies=("none+demand",))
     row = next(row for row in rows_of(study) if row["kind"] == "run")

@@ -12,7 +12,6 @@ from iodaemon.policy.admission import fcfs
 from iodaemon.registry import shipped
 from iodaemon.simulator.policy_check import any_platform, loads, platform_of, try_policy
 from iodaemon.simulator.run import simulate
-from iodaemon.simulator.study.compare import Study
 from iodaemon.simulator.workload import Mix, random_workload
 
 SHIPPED = find_policies((shipped("policies"),))
@@ -109,14 +108,6 @@ def test_the_platform_of_a_daemon_is_made_from_its_answer():
 
 
 # -- cautions ------------------------------------------------------------------------------------
-
-
-def test_a_simulated_comparison_tells_the_cautions_of_its_policies():
-    study = Study(policies=("none", "io-budget"), workload=Mix(jobs=1))
-    platform_ = any_platform()
-
-    assert loaded("io-budget").cautions(platform_)
-    assert list(loaded("io-budget").cautions(platform_)) == list(study.remarks())
 
 
 def test_a_caution_that_fails_is_told_with_its_line_and_ends_nothing():

@@ -9,10 +9,10 @@ import numpy
 import pytest
 import tiny_study as tiny
 
-from iodaemon.errors import ConfigError, RequestError
+from iodaemon.errors import RequestError
 from iodaemon.simulator.draw import draw_all
 from iodaemon.simulator.experiment import Figure, Series
-from iodaemon.simulator.pool import Pool, TaskFailed, run_study, usable_cores
+from iodaemon.simulator.pool import Pool, TaskFailed, run_study
 
 SEEDS = (1, 2, 3)
 
@@ -37,23 +37,12 @@ def test_the_rows_are_those_of_the_tasks_in_their_order():
     ]
 
 
-def test_other_processes_give_the_same_rows_in_the_same_order():
-    """The first task of each seed is done after the second one."""
-    study = tiny.Study(sizes=(5, 10), pause_s=0.05)
-
-    assert run(study) == run(study, processes=3)
-
-
 def test_it_tells_how_far_it_is():
     told = []
 
     run(tiny.Study(), processes=2, on_done=lambda done, total: told.append((done, total)))
 
     assert [(0, 3), (1, 3), (2, 3), (3, 3)] == told
-
-
-def test_no_tasks_give_no_rows():
-    assert () == run(tiny.Study(), ())
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -75,15 +64,6 @@ def test_the_traceback_of_another_process_is_in_the_cause():
 def test_a_task_whose_process_is_killed_is_named():
     with pytest.raises(RequestError, match=r"task \d of 3 failed: its process was killed"):
         run(tiny.Study(fails="kill"), processes=2)
-
-
-def test_what_is_wrong_with_the_parameters_is_told_as_it_is():
-    class Refusing:
-        def tasks(self, seeds):
-            raise ConfigError("policies: no policy 'x'")
-
-    with pytest.raises(ConfigError, match="no policy 'x'"):
-        run(Refusing())
 
 
 class Giving:
@@ -137,10 +117,6 @@ def test_a_task_that_cannot_be_sent_is_named():
     assert 2 == len(run(study, processes=1))
 
 
-def test_there_is_at_least_one_core():
-    assert usable_cores() >= 1
-
-
 # -- processes that several studies and the drawing of figures share -------------------------------
 
 ONE = Series(label="ours", x=(1, 2, 3), y=(1.0, 2.0, 3.0))
@@ -177,15 +153,6 @@ def test_there_are_no_more_processes_than_work(pool):
 
     assert [-1, -2, -3] == pool.map(operator.neg, [1, 2, 3])
     assert 2 == len(pids())
-
-
-def test_with_one_process_everything_is_done_here():
-    with Pool(1) as pool:
-        assert [os.getpid()] * 3 == pool.map(_pid, [1, 2, 3])
-
-
-def _pid(_task):
-    return os.getpid()
 
 
 def test_after_a_failure_none_is_left_at_work_and_the_next_study_runs(pool):

@@ -16,7 +16,6 @@ def rules(name="default", **regulation):
 
 
 BOUND = rules(rule="dynamic", io_bound="40 MB/s")
-NONE = rules("none")
 
 
 def ran(job_id, started_s=0.5, ended_s=None, **fields):
@@ -107,15 +106,6 @@ def test_two_samples_of_which_the_first_is_a_start_are_both_seen():
     seen = Recording(samples=(first, second), jobs=(made,), platform=platform(1))
 
     assert [5.0] == [step.at_s for step in replay(seen, BOUND).steps]
-
-
-@pytest.mark.parametrize("machine", [platform(1), platform()], ids=["smaller", "none"])
-def test_a_machine_that_was_divided_otherwise_is_no_obstacle(machine):
-    jobs = [ran(1), ran(2)]
-
-    outcome = replay(recording(jobs, {1: 30, 2: 30}, machine=machine), NONE)
-
-    assert 10 == outcome.samples
 
 
 # -- what the daemon gives -----------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from iodaemon.errors import NotFound, RequestError
+from iodaemon.errors import RequestError
 from iodaemon.simulator.archive import (
     MANIFEST,
     Manifest,
@@ -16,12 +16,10 @@ from iodaemon.simulator.archive import (
     Run,
     arranged,
     check_folder,
-    differences,
     find_run,
     keep,
     read_manifest,
     read_rows,
-    seed_words,
     write_run,
 )
 from iodaemon.simulator.experiment import Choice, Experiment, Means, Series, Target
@@ -37,7 +35,7 @@ from iodaemon.simulator.report import (
     meanings,
     notes,
 )
-from iodaemon.simulator.table import group, mean_of, means, printed, ranged, samples, where
+from iodaemon.simulator.table import group, mean_of, means, ranged, samples, where
 
 
 def target(id_, **fields):
@@ -239,12 +237,6 @@ def test_a_series_has_the_middle_and_the_range_at_each_place_in_their_order():
     assert (3.0, 2.0) == ranged("x", found, statistics.median).y
 
 
-def test_what_is_printed_is_told_from_what_was_found():
-    series = printed("paper", {1.0: 5.0, 8.0: 4.0})
-
-    assert Series(label="paper", x=(1.0, 8.0), y=(5.0, 4.0), is_published=True) == series
-
-
 # -- rows that are kept ----------------------------------------------------------------------------
 
 MINE = Manifest(
@@ -278,13 +270,6 @@ def test_rows_are_read_back_as_they_were_kept(tmp_path):
     assert ["job", "run", "run"] == [row["kind"] for row in read]
 
 
-def test_a_column_with_one_fraction_is_one_of_fractions():
-    rows = arranged([{"kind": "a", "x": 1}, {"kind": "a", "x": 0.5}])
-
-    assert [1.0, 0.5] == [row["x"] for row in rows]
-    assert isinstance(rows[0]["x"], float)
-
-
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -315,15 +300,6 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
         check_folder(tmp_path, MINE)
 
 
-def test_a_file_is_no_folder(tmp_path):
-    path = tmp_path / "file"
-    path.touch()
-
-    for folder in (path, path / "below"):
-        with pytest.raises(RequestError, match="file is no folder"):
-            check_folder(folder, MINE)
-
-
 def test_an_older_version_does_not_replace_what_a_newer_one_made(tmp_path):
     keep(tmp_path, other(version="0.10.0"), KEPT)
 
@@ -338,22 +314,11 @@ def test_what_will_be_replaced_is_said(tmp_path):
     assert ("seeds 1,2 instead of 7",) == check_folder(tmp_path, other(seeds=(7,)))
 
 
-def test_every_parameter_that_differs_is_named():
-    changed = other(parameters={"sizes": [11], "pause": 1})
-
-    assert ("other parameters: bound, pause, sizes",) == differences(MINE, changed)
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"experiment": 3}'])
 def test_a_damaged_manifest_is_told(tmp_path, text):
     (tmp_path / MANIFEST).write_text(text)
 
     with pytest.raises(RequestError, match=r"manifest\.json is of another version or damaged"):
-        read_manifest(tmp_path)
-
-
-def test_nothing_kept_is_not_found(tmp_path):
-    with pytest.raises(NotFound, match="holds no results"):
         read_manifest(tmp_path)
 
 
@@ -389,10 +354,3 @@ def test_a_run_that_was_not_noted_is_unknown(tmp_path, text):
         (tmp_path / "run.log").write_text(text)
 
     assert find_run(tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("seeds", "words"), [((1, 2, 3), "1-3"), ((4,), "4"), ((1, 2), "1,2"), ((1, 2, 7), "1,2,7")]
-)
-def test_seeds_are_told_in_short(seeds, words):
-    assert words == seed_words(seeds)

@@ -237,13 +237,3 @@ def test_the_files_say_what_the_workload_is_and_have_the_paper_s_size(name):
     model = {key_of(f) for f in Feitelson.__struct_fields__}
     assert parameters["load"]["model"].keys() == model
     assert len(prepare(file).seeds) == 10
-
-
-def test_all_experiments_have_one_workload():
-    files = {
-        name: prepare(load_experiment(str(EXPERIMENTS / f"{name}.toml"), search=()))
-        for name in NAMES
-    }
-
-    assert len({msgspec.json.encode(file.study.load) for file in files.values()}) == 1
-    assert len({msgspec.json.encode(file.study.site) for file in files.values()}) == 1

@@ -21,7 +21,7 @@ from iodaemon.simulator.storalloc import (
     storage_of,
 )
 from iodaemon.simulator.storalloc_replay import replay
-from iodaemon.simulator.storalloc_run import Source, effect, outcome_of
+from iodaemon.simulator.storalloc_run import Source, outcome_of
 from iodaemon.simulator.study import storalloc as study
 from iodaemon.simulator.study import storalloc_hetero
 
@@ -208,17 +208,6 @@ def test_cohens_d_by_hand():
     assert cohens_d([], [1.0]) is None
     assert pytest.approx(1.0) == standard_deviation([1.0, 2.0, 3.0])
     assert 0.0 == standard_deviation([1.0])
-
-
-def test_an_effect_is_taken_seed_by_seed():
-    rows = [
-        {"kind": "disk", "seed": seed, "rule": rule, "max_alloc": base + step + 10 * seed}
-        for seed in (1, 2)
-        for rule, base in (("random", 2.0), ("best_bandwidth", 0.0))
-        for step in (1.0, 2.0, 3.0)
-    ]
-
-    assert pytest.approx(2.0) == effect(rows, "random", "max_alloc")
 
 
 # -- the studies -----------------------------------------------------------------------------------

@@ -237,18 +237,6 @@ def test_every_job_ends_and_nodes_and_disks_are_never_overdrawn(
     assert peak_bytes([job for job in jobs if job.parts]) <= 2000 * GB
 
 
-@given(several(), st.sampled_from(["apart", "together"]))
-def test_the_head_begins_no_later_than_first_come_first_served_alone_would_let_it(
-    requests, admission
-):
-    """One node a job and one in all, no feedback: there is nothing to backfill past anybody."""
-    way = Way(has_feedback=False, admission=admission, nodes=1)
-    jobs = run(disks(1), requests, way)
-    begins = [job.started_s for job in jobs]
-
-    assert sorted(begins) == begins
-
-
 # -- the study -------------------------------------------------------------------------------------
 
 TINY = {"trace": {"part": 0.01}}
@@ -298,28 +286,6 @@ def pool(*streams, a=10.0, b=10.0, link=100.0):
     made.add(streams)
     made.settle()
     return made
-
-
-def test_a_stream_with_its_pace_ends_exactly_when_it_was_to():
-    alone = stream(A, 10.0, full=0.1 + 0.2)
-
-    assert 0.1 + 0.2 == pool(alone).next_s
-
-
-def test_what_the_slow_one_leaves_is_shared_by_the_others_by_weight():
-    """Of 10: 1 to the slow one, then 3 and 6 by weight."""
-    slow, one, two = stream(A, 1.0), stream(A, 9.0), stream(A, 9.0, weight=2)
-    pool(slow, one, two)
-
-    assert [1.0, 3.0 / 9.0, 6.0 / 9.0] == [slow.speed, one.speed, two.speed]
-
-
-def test_the_link_holds_back_what_no_disk_does():
-    """Of 12: disk b is full at 2, the stream on a gets what is left of the link."""
-    on_a, on_b = stream(A, 20.0), stream(B, 20.0)
-    pool(on_a, on_b, a=100.0, b=2.0, link=12.0)
-
-    assert pytest.approx([0.5, 0.1]) == [on_a.speed, on_b.speed]
 
 
 def test_work_that_was_lost_moves_the_end_and_what_comes_after_is_at_full_speed():

@@ -135,15 +135,6 @@ def test_missing_files_and_a_missing_half_are_named(write, tmp_path):
         read_requests(darshan, write("COBALT_JOBID\n1\n", "djc.csv"))
 
 
-def test_a_bad_row_costs_that_row(write):
-    text = "id,size_bytes,start_s,end_s\n1,5,0,9\n2,x,0,9\n3,7,1,9\n"
-    found = read_requests(write(text, "r.csv"))
-
-    assert ["1", "3"] == [request.id for request in found.requests]
-    assert 1 == len(found.problems)
-    assert "r.csv:3: left out: size_bytes" in found.problems[0]
-
-
 def test_a_bad_entry_of_yaml_is_told_by_its_place_and_its_id(write):
     head, _, entry = YAML.partition("- id:")
     entry = "- id:" + entry.partition("- id:")[0]

@@ -331,13 +331,6 @@ def test_a_link_in_the_place_of_a_folder_is_refused(tmp_path, victim):
     assert ["results.json"] == os.listdir(victim)
 
 
-def test_a_link_above_that_one_has_named_is_followed(tmp_path, victim):
-    (tmp_path / "link").symlink_to(victim)
-    Folder(path=tmp_path / "link/some").keep({"a": b"1"})
-
-    assert (victim / "some/a").exists()
-
-
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
     made = folder(tmp_path)
     made.path.parent.mkdir()

@@ -137,15 +137,6 @@ def test_what_is_not_more_than_noise_has_another_colour_in_the_picture():
     assert x_label == ""
 
 
-def test_a_picture_of_too_few_rounds_says_so_where_it_has_no_legend():
-    runs = tuple(each for each in outcome().runs if each.round < 3)
-    runs = tuple(msgspec.structs.replace(each, serving_s=each.makespan_s) for each in runs)
-    found, x_label = bars_by_label(outcome(runs=runs, slices=tuple(() for _ in runs)))
-
-    assert ["default: too few rounds to tell"] == list(found)
-    assert x_label == "default: too few rounds to tell"
-
-
 def looked(times):
     look = Look(at_s=0.0, devices={}, used_ratio=None)
     return Raw(jobs=(), looks=(look,) * times, suspensions=0)

@@ -38,10 +38,6 @@ def test_an_example_is_a_workload_and_says_what_it_is(path):
     assert path.read_text().startswith("# ")
 
 
-def test_there_are_examples_to_try():
-    assert len(EXAMPLES) >= 2
-
-
 def test_a_job_is_submitted_with_what_the_file_says(tmp_path):
     workload = load(
         tmp_path,
@@ -283,11 +279,6 @@ def test_blocks_come_at_the_rate():
 
 def test_a_block_that_takes_a_little_longer_is_caught_up():
     assert pytest.approx([0.0, 0.7, 1.0, 1.5]) == timed([0.7, 0.1, 0.1, 0.1], 2.0 * BLOCK)
-
-
-def test_of_large_blocks_no_suspension_is_made_good_either():
-    assert pytest.approx([0.0, 3.0, 4.0, 5.0]) == timed([3.0, 0.1, 0.1, 0.1], 1.0 * BLOCK)
-    assert pytest.approx([0.0, 1.3, 2.3, 3.3]) == timed([1.3, 0.1, 0.1, 0.1], 1.0 * BLOCK)
 
 
 def test_time_in_which_a_kernel_stood_still_is_lost():
