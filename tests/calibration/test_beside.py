@@ -189,16 +189,6 @@ def test_where_others_are_too_many_nothing_is_done_again():
     assert 2 + 3 == len(done)  # from the second on more than one of ten
 
 
-def test_what_is_read_ahead_through_the_page_cache_is_no_others():
-    disk = Disk()
-    watched = witness(disk, is_direct=False)
-
-    for _ in range(20):
-        step(watched, disk, 10 * MB, read=30 * MB)
-
-    assert watched.words == ()
-
-
 @pytest.mark.parametrize("is_forced", [False, True])
 def test_a_machine_that_is_busy_at_the_end_is_said(is_forced):
     watched = witness(Disk(), is_forced=is_forced)
@@ -257,11 +247,3 @@ def test_what_is_too_much_is_named(cpu, disk, count):
 
     assert len(why) == count
     assert all("sda" in text or "CPUs" in text for text in why)
-
-
-def test_only_where_busy_time_is_not_counted_bytes_say_it():
-    disk = load(busy=0.0, moved=6e6)
-
-    assert why_busy(0.1, {"sda": disk}) == ()
-    (why,) = why_busy(0.1, {"sda": disk}, frozenset({"sda"}))
-    assert "6.0 MB/s" in why

@@ -18,7 +18,7 @@ from iodaemon.calibration.record import (
     find_problem,
     known_leaves,
 )
-from iodaemon.calibration.store import keep, kept_file, load
+from iodaemon.calibration.store import keep, kept_file
 from iodaemon.core.platform import Device
 from iodaemon.errors import ConfigError
 
@@ -102,14 +102,6 @@ def test_rules_get_points_by_rising_size_above_zero(points):
             assert all(spent_s > 0.0 for _, spent_s in known)
 
 
-def test_a_disk_whose_readers_were_not_counted_has_the_most_of_it_as_capacity():
-    known = {"sda": (calibration(), leaf(most_bytes_per_s=9 * MB, loaded_bytes_per_s=0.0))}
-
-    (device,) = calibrated([Device(id="sda")], known)
-
-    assert device.capacity_bytes_per_s == 9 * MB
-
-
 def test_another_kernel_is_told_and_the_same_is_not():
     assert find_problem(calibration(), "6.1.0") == ""
     assert "6.1.0" in find_problem(calibration(), "6.12.0")
@@ -119,17 +111,6 @@ def test_what_was_measured_by_force_is_told():
     method = msgspec.structs.replace(calibration().method, forced=True)
 
     assert "busy" in find_problem(calibration(method=method), "6.1.0")
-
-
-def test_the_file_is_there_whole_or_as_it_was(tmp_path):
-    assert load(tmp_path) == Kept()
-    file = keep(tmp_path, calibration())
-    again = keep(tmp_path, calibration(leaf(identity="b")))
-
-    assert file == again == kept_file(tmp_path)
-    assert len(load(tmp_path).calibrations) == 2
-    assert [file.name] == os.listdir(tmp_path)
-    assert file.stat().st_mode & 0o777 == 0o644
 
 
 def test_a_file_that_is_none_is_left_as_it_is(tmp_path):

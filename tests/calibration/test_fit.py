@@ -57,23 +57,9 @@ def test_requests_that_were_not_alone_say_nothing():
     assert after(*[burst, few] * 2 * SUSTAIN_LONE) == Fit()
 
 
-def test_slices_without_lone_requests_do_not_end_the_count():
-    slow, burst = slice_of(took_s=0.031, reads=20.0), slice_of(took_s=0.05, reads=10.0, busy=0.1)
-
-    assert after(*[slow, burst] * SUSTAIN_LONE).problem != ""
-
-
 @given(st.floats(0.001, 0.010), st.floats(5.0, 90.0), st.integers(1, 100))
 def test_what_was_measured_always_fits(took_s, reads, slices):
     assert after(*[slice_of(took_s=took_s, reads=reads)] * slices).problem == ""
-
-
-def test_what_was_never_measured_is_no_reason():
-    fit = Fit()
-    for _ in range(100):
-        fit = judge(fit, slice_of(moved=1e12), most_bytes_per_s=0.0, service=None)
-
-    assert fit == Fit()
 
 
 def test_what_did_not_fit_once_stays_told():

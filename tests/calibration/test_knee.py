@@ -50,16 +50,6 @@ def test_the_order_of_the_steps_does_not_matter(steps, rng):
     assert disputed(loads) == disputed(mixed)
 
 
-@given(st.lists(st.tuples(SOCKETS, RATES, st.floats(1.0, 50.0)), max_size=30))
-def test_a_knee_lies_between_two_rates_that_were_asked_for(steps):
-    for knee in find_knees([paced(*step) for step in steps]):
-        asked = {total for sockets, total, _ in steps if sockets == knee.sockets}
-        assert knee.fine_bytes_per_s in {0.0, *asked}
-        if knee.degraded_bytes_per_s is not None:
-            assert knee.degraded_bytes_per_s in asked
-            assert knee.fine_bytes_per_s < knee.degraded_bytes_per_s
-
-
 @given(RATES, SOCKETS, st.sets(st.integers(1, 100), min_size=6, max_size=20), st.data())
 def test_one_disturbed_step_far_below_the_knee_moves_nothing(capacity, sockets, percents, data):
     totals = sorted(percent / 50 * capacity for percent in percents)
@@ -83,13 +73,6 @@ def test_a_step_that_is_measured_again_counts_by_the_better_one(capacity, socket
     worse = paced(sockets, again.asked_bytes_per_s, again.run_ratio * 5)
 
     assert find_knees([*loads, worse]) == find_knees(loads)
-
-
-def test_no_step_has_no_knee_and_recommends_nothing():
-    assert find_knees([]) == ()
-    assert recommended([]) is None
-    assert disputed([]) == ()
-    assert curves([]) == {}
 
 
 def test_unpaced_readers_say_nothing_of_the_knee():
@@ -133,12 +116,6 @@ def test_while_nothing_was_degraded_the_next_step_asks_for_more_than_the_last():
     assert next_rate(knees, 2, 20 * MB) is None
 
 
-def test_a_knee_between_rates_that_hardly_differ_is_known_well_enough():
-    knees = find_knees(on_device(50 * MB, 2, [52 * MB, 54 * MB]))
-
-    assert next_rate(knees, 2, 1e9) is None
-
-
 @given(RATES, st.lists(RATES, min_size=1, max_size=6, unique=True))
 def test_closing_in_halves_what_is_not_known(capacity, totals):
     loads = on_device(capacity, 4, [*totals, 4 * capacity])
@@ -165,10 +142,3 @@ def test_a_curve_of_figure_14_is_the_run_time_over_that_on_one_socket():
     ]
 
     assert curves(loads) == {10 * MB: {1: 1.0, 2: 2.0, 4: 1.0}, 30 * MB: {1: 1.0, 2: 3.0}}
-
-
-@given(st.lists(st.tuples(SOCKETS, RATES, st.floats(0.5, 50.0)), max_size=30))
-def test_a_curve_begins_at_one_and_never_falls_below(steps):
-    for curve in curves([paced(*step) for step in steps]).values():
-        assert curve[1] == 1.0
-        assert min(curve.values()) >= 1.0

@@ -37,12 +37,6 @@ def test_sockets_are_loaded_from_one_to_all(sockets):
     assert len(counts) <= 10
 
 
-def test_up_to_four_sockets_every_number_of_them_is_loaded():
-    assert plan.socket_counts(4) == (1, 2, 3, 4)
-    assert plan.socket_counts(6) == (1, 2, 4, 6)
-    assert plan.socket_counts(8) == (1, 2, 4, 8)
-
-
 @given(st.lists(st.lists(st.integers(0, 500), min_size=1, max_size=2), min_size=1, max_size=70))
 def test_a_socket_is_divided_into_parts_that_have_all_its_cpus(cores):
     parts = plan.divide_cores(cores)
@@ -171,15 +165,6 @@ class Disk:
             self.clock.now_s += blocks * order.block / self.rate
         size = blocks * order.block if self.rate else 0
         return {0: Told(None, size, blocks, 1.0, 1.0)}
-
-
-def test_a_fast_disk_gets_all_of_it(clock, descriptor):
-    disk = Disk(clock, 1000 * MIB)
-
-    written, rate = write_file(disk, descriptor, 500 * MIB, 10.0)
-
-    assert written == 500 * MIB == os.fstat(descriptor).st_size
-    assert rate == pytest.approx(1000 * MIB)
 
 
 def test_of_a_slow_disk_no_order_lasts_longer_than_there_is_time(clock, descriptor):

@@ -304,31 +304,6 @@ def test_the_peak_is_what_a_count_at_every_second_finds(entries, begin, length):
 # -- the books -------------------------------------------------------------------------------------
 
 
-def test_artefact_books_have_the_last_parts_size_and_keep_what_was_refused():
-    books = ledger(node("n", 1))
-    placing = Placing(rule=best_bandwidth.Rule(), block_bytes=1000 * GB, bookkeeping="artefact")
-
-    placed, _ = place(placing, books, request(3500), None)
-    assert [1000, 1000, 1000, 500] == [part.size_bytes // GB for part in placed.parts]
-    assert [500] * 4 == [entry.size_bytes // GB for entry in placed.booked]
-    refused, _ = place(placing, books, request(4600), None)
-
-    assert refused.refusal is not None
-    whole = sum(e.size_bytes for e in books.overlapping("n:0", 0.0, 1.0))
-    assert whole == (4 * 500 + 2 * 600) * GB
-
-
-def test_a_request_in_one_part_is_put_off_in_steps_until_there_is_room():
-    books = ledger(node("n", 1))
-    take(books, "n:0", 4000, 0.0, 900.0)
-    placing = Placing(rule=best_bandwidth.Rule(), retries=True)
-
-    placed, _ = place(placing, books, request(4000, end=7200.0), None)
-
-    assert 900.0 == placed.delay_s
-    assert (900.0, 7200.0) == (placed.parts[0].start_s, placed.parts[0].end_s)
-
-
 @pytest.mark.parametrize(("end", "delay"), [(50_000.0, 3600.0), (700.0, 600.0), (300.0, 0.0)])
 def test_a_request_is_put_off_for_an_hour_at_most_and_never_to_its_end(end, delay):
     books = ledger(node("n", 1))

@@ -179,14 +179,6 @@ def test_spare_slots_are_for_those_without_walltime_too_until_they_are_used_up()
     )
 
 
-def test_the_promised_socket_is_kept_even_where_placement_prefers_it_and_others_are_free():
-    scene = running(Scene(platform(4, 3)), 1, cpus=3, left_s=600.0)
-    running(scene, 5, cpus=2, socket=1, rate=90 * MB)
-
-    assert [(3, 1)] == places(decide(scene.queue(queued(2, cpus=4), queued(3))))
-    assert [(3, 1)] == places(decide(blocked(4, 2).queue(queued(3, cpus=2))))
-
-
 def test_without_a_promise_or_beyond_its_depth_nothing_overtakes():
     plan = decide(blocked(4, left_s=None).queue(queued(3, walltime_s=1.0)))
     deep = [

@@ -21,7 +21,6 @@ from scene import (
 
 from iodaemon.core.job import JobId
 from iodaemon.policy.admission.equilibrio import Rule, brought_forward, line_of
-from iodaemon.policy.intensity import balance_of, scale_of, told_way
 
 ALPHAS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
 
@@ -413,47 +412,3 @@ def test_who_goes_first_for_its_wait_is_told():
     assert "job 2 goes first, it has waited for longer than 8 min" == plan.rest.text
     assert "; it has waited for longer than 8 min: arrival alone counts; " in told[0]
     assert "; job 2 goes first, it has waited for longer than 8 min" in told[1]
-
-
-# -- what is said of a start ---------------------------------------------------------------------
-
-
-@given(
-    st.lists(st.none() | st.floats(0.0, 20.0) | st.integers(0, 20), max_size=4),
-    st.lists(QUEUED, min_size=1, max_size=8),
-    ALPHAS,
-    st.booleans(),
-)
-def test_the_words_of_a_start_are_true(live, waiting, alpha, by_system):
-    line = line_of(
-        [queued(i, at_s=at_s) for i, (at_s, *_) in enumerate(waiting)],
-        lambda job: waiting[job.id][2],
-    )
-    balance = balance_of(live, line.known, by_system=by_system)
-    scale = scale_of(line.arrivals_s, line.known, balance, alpha)
-    place = scale.find_first(line.arrivals_s, line.intensities)
-    x = line.intensities[place]
-    if x is None:
-        return
-
-    words = told_way(scale, x, str)
-
-    w, known = balance.workload, [y for y in live if y is not None]
-    rounding = 1e-9 * max(1.0, w, *known, *line.known)
-
-    def distance(y):
-        return abs(w - (math.fsum((*known, y)) / (len(known) + 1) if by_system else y))
-
-    nearer = [i for i, y in enumerate(line.intensities) if y is not None]
-    nearer = [i for i in nearer if distance(line.intensities[i]) < distance(x) - rounding]
-    if "came later" in words:
-        assert all(i > place for i in nearer)
-    else:
-        assert [] == nearer
-    if by_system and known:
-        change = distance(x) - abs(w - math.fsum(known) / len(known))
-        if "as far as before" in words:
-            assert abs(change) <= rounding
-        else:
-            assert (change > -rounding) if "farther" in words else (change < rounding)
-            assert "farther" in words or "nearer to" in words or "nearest to" in words

@@ -38,12 +38,6 @@ def test_nothing_overtakes_a_head_that_does_not_fit_and_it_alone_has_a_reason():
     assert AdmissionPlan() == decide(Scene(platform(2)))
 
 
-def test_the_io_of_a_start_counts_for_those_that_follow():
-    jobs = [queued(i, rate=rate * MB) for i, rate in ((1, 50), (2, 1), (3, 2))]
-
-    assert [(1, 0), (2, 1), (3, 1)] == places(decide(Scene(platform(2, 2)).queue(*jobs)))
-
-
 @given(
     st.lists(st.integers(1, 4), max_size=20), st.lists(st.integers(1, 4), min_size=1, max_size=4)
 )

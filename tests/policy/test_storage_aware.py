@@ -17,7 +17,6 @@ from iodaemon.core.state import State
 from iodaemon.core.stock import why_never
 from iodaemon.core.storage import Disk, Storage, StorageNode, Tier
 from iodaemon.model.node import Compute, Profile
-from iodaemon.policy.admission.fcfs import Rule as Fcfs
 from iodaemon.policy.admission.storage_aware import Rule, Wishes, extra_s
 from iodaemon.policy.shadow_time import have_room
 from iodaemon.registry import find_rule
@@ -432,16 +431,6 @@ def submission(each, ways, number):
         command=("simulated",), cpus=each.nodes, walltime_s=each.walltime_s, scratch=request
     )
     return each.arrive_s, spec, Profile(steps=(Compute(each.walltime_s / 2.0),))
-
-
-def test_what_is_too_large_for_the_fast_tier_runs_on_the_slow_one():
-    work = [submission(job(space=500), [(None, "wait")], 0)]
-
-    [alone] = run(Rule(), platform(4), work, lambda state, _: state.check(), tiers=TWO).jobs
-    [never] = run(Fcfs(), platform(4), work, lambda state, _: state.check(), tiers=TWO).jobs
-
-    assert (SLOW, 0.0) == (alone.tier, alone.started_s)
-    assert never.started_s is None
 
 
 def test_who_chooses_the_tier_may_change_while_a_job_waits():

@@ -86,24 +86,6 @@ def test_what_is_published_is_a_hollow_marker_and_named_so(axes):
     assert "paper (published)" in legend(made)
 
 
-@pytest.mark.parametrize(("greatest", "labels"), [(50, ["1", "2", "5", "10"]), (1e4, ["1", "10"])])
-def test_logarithmic_axes_have_plain_numbers(axes, greatest, labels):
-    made = axes(figure("line", series(x=(1, 10, greatest), y=(1.0, 2.0, 3.0)), log_x=True))
-
-    shown = [text.get_text() for text in made.get_xticklabels()]
-    assert labels == [label for label in shown if label in ("1", "2", "5", "10")]
-
-
-def test_a_published_bar_stands_at_ours_of_the_same_name(axes):
-    paper = series("other", x=("S = 1",), y=(1.9,), is_published=True)
-
-    made = axes(figure("bar", series(), series("other"), paper))
-
-    ours = made.containers[1].patches[1]
-    marker = next(line for line in made.lines if line.get_markeredgecolor() == "#000000")
-    assert marker.get_xdata()[0] == pytest.approx(ours.get_x() + ours.get_width() / 2.0)
-
-
 def test_points_of_one_category_hide_none_of_equal_value(axes):
     rules = [series(rule, y=(100.0,) * 4) for rule in ("random", "round_robin", "worst_fit")]
     paper = series("round_robin", x=("S = 1",), y=(99.0,), is_published=True)

@@ -35,7 +35,7 @@ from iodaemon.simulator.report import (
     meanings,
     notes,
 )
-from iodaemon.simulator.table import group, mean_of, means, ranged, samples, where
+from iodaemon.simulator.table import ranged, where
 
 
 def target(id_, **fields):
@@ -115,14 +115,6 @@ def test_of_a_part_targets_without_value_are_left_out_and_named():
     assert () == left_out(EXPERIMENT, RESULTS)
 
 
-def test_without_targets_every_value_is_reported():
-    results = compare(msgspec.structs.replace(EXPERIMENT, targets=()), {"none.jain": 1.0})
-
-    assert [("none.jain", None, 1.0, "report")] == [
-        (result.id, result.published, result.ours, result.verdict) for result in results
-    ]
-
-
 def test_a_result_in_words():
     assert [
         ("C1a", "max stretch", "1.8", "1.75", "1.75..1.9", "paper", "fitted", "pass"),
@@ -181,15 +173,6 @@ def test_what_was_not_run_is_in_the_table_as_such():
     assert "Not run yet: iod sim run mine" in lines
 
 
-def test_an_experiment_without_targets_or_table_shows_its_values():
-    free = msgspec.structs.replace(EXPERIMENT, targets=())
-
-    lines = markdown([chapter(experiment=free, results=compare(free, OURS))], head="").splitlines()
-
-    assert "| value | ours |" in lines
-    assert "| C1d | 1.35 |" in lines
-
-
 def test_an_experiment_without_targets_shows_the_studys_own_table():
     free = msgspec.structs.replace(EXPERIMENT, targets=())
     summary = ({"kind": "summary", "policy": "a|b", "mean_stretch": 1.23456},)
@@ -216,16 +199,6 @@ def test_rows_are_filtered_by_values_and_a_tuple_is_any_of_them():
     assert ROWS[4:] == where(ROWS, rule="a", gb=(10, 20))
     with pytest.raises(KeyError, match="gbs"):
         where(ROWS, gbs=20)
-
-
-def test_groups_are_in_the_order_of_the_rows_and_means_along_a_rising_axis():
-    assert {"b": ROWS[:4], "a": ROWS[4:]} == group(ROWS, "rule")
-    assert [("b", 20), ("b", 10), ("a", 20), ("a", 10)] == list(group(ROWS, "rule", "gb"))
-    assert [(10.0, [10.0, 30.0]), (20.0, [20.0, 60.0])] == [
-        *samples(ROWS[:4], "gb", "took").items()
-    ]
-    assert {10.0: 20.0, 20.0: 40.0} == means(ROWS, "gb", "took")
-    assert (30.0, None) == (mean_of(ROWS, "took"), mean_of([], "took"))
 
 
 def test_a_series_has_the_middle_and_the_range_at_each_place_in_their_order():

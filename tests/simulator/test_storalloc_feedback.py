@@ -61,26 +61,65 @@ def run(storage, requests, way, *, rule="balanced", nodes=None):
 # -- lives by hand ---------------------------------------------------------------------------------
 
 
-def test_two_jobs_that_write_at_once_end_later():
-    """100 GB in 100 s each at 1 GB/s, all of it I/O: both are done after 200 s."""
-    jobs = run(disks(1), [wanted(100, 0, 100), wanted(100, 0, 100)], Way(io_part=1.0))
+FIXED = {"has_feedback": False}
+LIVES = {
+    # what each asks for, in which way and on how many nodes, and when they begin and end
+    "two that write at once end later: 100 GB in 100 s each at 1 GB/s, all of it I/O": (
+        [wanted(100, 0, 100)] * 2,
+        (Way(io_part=1.0), None),
+        ([0, 0], [200, 200]),
+    ),
+    "they compute first and meet only in their I/O, of the last 100 s: 50 s alone, then half": (
+        [wanted(100, 0, 1000), wanted(100, 50, 1050)],
+        (Way(io_part=0.1), None),
+        ([0, 50], [1050, 1100]),
+    ),
+    "in two turns of 50 s computing and 50 s I/O, each at half speed beside the other": (
+        [wanted(100, 0, 200)] * 2,
+        (Way(io_part=0.5, cycles=2), None),
+        ([0, 0], [300, 300]),
+    ),
+    "those on the file system share it": (
+        [wanted(2000, 0, 100)] * 2,
+        (Way(io_part=1.0, fallback_bytes_per_s=20.0 * GB), None),
+        ([0, 0], [200, 200]),
+    ),
+    "three of one node on two: the third begins when the first two have ended, late": (
+        [wanted(100, 0, 100), wanted(100, 0, 100), wanted(100, 10, 110)],
+        (Way(io_part=1.0, admission="apart", nodes=2), None),
+        ([0, 0, 200], [200, 200, 300]),
+    ),
+    # the head waits for 3 nodes until 100; of one node, 50 s end before, 500 s do not
+    "backfill begins early what does not touch the promise": (
+        [wanted(1, 0, 100), wanted(1, 1, 101), wanted(1, 2, 502), wanted(1, 3, 53)],
+        (Way(**FIXED, admission="apart", nodes=3), [2, 3, 1, 1]),
+        ([0, 100, 200, 3], [100, 200, 700, 53]),
+    ),
+    # the head waits for 900 GB until 100; 400 GB for long would take them
+    "space is promised to the head as nodes are": (
+        [wanted(500, 0, 100), wanted(900, 1, 51), wanted(400, 2, 302), wanted(400, 3, 53)],
+        (Way(**FIXED, admission="together", nodes=9), None),
+        ([0, 100, 150, 3], [100, 150, 450, 53]),
+    ),
+}
 
-    assert [200.0, 200.0] == [job.ended_s for job in jobs]
-    assert [2.0, 2.0] == [run_stretch(job) for job in jobs]
+
+@pytest.mark.parametrize(("requests", "how", "times"), LIVES.values(), ids=LIVES)
+def test_lives_by_hand(requests, how, times):
+    way, nodes = how
+    jobs = run(disks(1), requests, way, nodes=nodes)
+
+    assert times[0] == [job.started_s for job in jobs]
+    assert pytest.approx(times[1]) == [job.ended_s for job in jobs]
 
 
-def test_jobs_compute_first_and_meet_only_in_their_io():
-    """I/O of 100 GB in the last 100 s: 50 s alone, then half a disk until the first is done."""
-    jobs = run(disks(1), [wanted(100, 0, 1000), wanted(100, 50, 1050)], Way(io_part=0.1))
+def test_the_stretch_counts_the_wait_and_the_one_of_a_run_does_not():
+    requests = [wanted(100, 0, 100), wanted(100, 0, 100), wanted(100, 10, 110)]
+    way = Way(io_part=1.0, admission="apart", nodes=2)
+    jobs = run(disks(1), requests, way)
 
-    assert pytest.approx([1050.0, 1100.0]) == [job.ended_s for job in jobs]
-
-
-def test_in_turns_a_job_loses_time_in_each_and_the_rest_of_it_comes_later():
-    """Two turns of 50 s computing and 50 s I/O, each at half speed beside the other."""
-    jobs = run(disks(1), [wanted(100, 0, 200)] * 2, Way(io_part=0.5, cycles=2))
-
-    assert pytest.approx([300.0, 300.0]) == [job.ended_s for job in jobs]
+    assert [2.0, 2.0] == [run_stretch(job) for job in jobs[:2]]
+    assert pytest.approx(2.9) == stretch(jobs[2])
 
 
 def test_who_ends_later_holds_its_space_and_the_next_one_goes_to_the_file_system():
@@ -96,24 +135,6 @@ def test_who_ends_later_holds_its_space_and_the_next_one_goes_to_the_file_system
     assert 105.0 == pytest.approx(jobs[0].ended_s)
     assert ["served", "served", "refused"] == [job.fate for job in jobs]
     assert 202.0 == jobs[2].ended_s
-
-
-def test_those_on_the_file_system_share_it():
-    way = Way(io_part=1.0, fallback_bytes_per_s=20.0 * GB)
-    jobs = run(disks(1), [wanted(2000, 0, 100), wanted(2000, 0, 100)], way)
-
-    assert [200.0, 200.0] == [job.ended_s for job in jobs]
-    assert {"refused"} == {job.fate for job in jobs}
-
-
-def test_with_few_nodes_a_longer_run_delays_the_next_begin():
-    """Three jobs of one node on two: the third begins when the first two have ended, late."""
-    requests = [wanted(100, 0, 100), wanted(100, 0, 100), wanted(100, 10, 110)]
-    jobs = run(disks(1), requests, Way(io_part=1.0, admission="apart", nodes=2))
-
-    assert [0.0, 0.0, 200.0] == [job.started_s for job in jobs]
-    assert 300.0 == jobs[2].ended_s
-    assert pytest.approx(2.9) == stretch(jobs[2])
 
 
 def test_apart_falls_back_where_together_waits():
@@ -137,24 +158,6 @@ def test_together_sends_away_what_the_storage_can_never_hold():
     # 1100 GB are more than there is; 990 fit, and four whole blocks with the rest do so here
     assert [0.0, 10.0, 100.0] == [job.started_s for job in jobs]
     assert ["served", "refused", "served"] == [job.fate for job in jobs]
-
-
-def test_backfill_begins_early_what_does_not_touch_the_promise():
-    """The head waits for 3 nodes until 100; of one node, 50 s end before, 500 s do not."""
-    requests = [wanted(1, 0, 100), wanted(1, 1, 101), wanted(1, 2, 502), wanted(1, 3, 53)]
-    way = Way(has_feedback=False, admission="apart", nodes=3)
-    jobs = run(disks(1), requests, way, nodes=[2, 3, 1, 1])
-
-    assert [0.0, 100.0, 200.0, 3.0] == [job.started_s for job in jobs]
-
-
-def test_space_is_promised_to_the_head_as_nodes_are():
-    """Together: the head waits for 900 GB until 100; 500 GB for long would take them."""
-    requests = [wanted(500, 0, 100), wanted(900, 1, 51), wanted(400, 2, 302), wanted(400, 3, 53)]
-    way = Way(has_feedback=False, admission="together", nodes=9)
-    jobs = run(disks(1), requests, way)
-
-    assert [0.0, 100.0, 150.0, 3.0] == [job.started_s for job in jobs]
 
 
 # -- what always holds -----------------------------------------------------------------------------
