@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
-import pty
 import subprocess
 import sys
 from functools import partial
 
 import pytest
-from fake_daemon import job, reason
-
-from iodaemon.api.client import Client
+from fake_daemon import job, on_a_terminal, reason
 
 
 class Terminal(io.StringIO):
@@ -67,13 +63,6 @@ def test_the_grace_time_is_sent_in_seconds_where_it_is_given(iod, daemon):
 
     sent = [{"select": "1", "grace_s": 60.0}, {"select": "2"}]
     assert sent == daemon.bodies("/v1/jobs/cancel")
-
-
-@pytest.mark.parametrize("grace_s", [1e300, float("inf"), -1.0])
-def test_a_grace_time_that_cannot_be_is_the_daemons_to_refuse(daemon, grace_s):
-    daemon.add(job(1))
-
-    assert 1 == Client(daemon.path).cancel(1, grace_s=grace_s)["job"]["id"]
 
 
 @pytest.mark.parametrize(
@@ -214,16 +203,6 @@ def test_logs_asks_for_what_is_wanted(iod, daemon):
     assert iod("logs", "-f", "--err", "--tail", "2", "last").out == "b\nc\n"
     [asked] = [query for _, path, query in daemon.seen if path.endswith("/logs")]
     assert asked == {"stream": ["stderr"], "follow": ["1"], "tail": ["2"]}
-
-
-def on_a_terminal(*words):
-    """What a terminal gets of ``iod``."""
-    reader, writer = pty.openpty()
-    command = [sys.executable, "-m", "iodaemon.cli", *words]
-    subprocess.run(command, stdout=writer, check=True, timeout=60)
-    os.close(writer)
-    with open(reader, "rb", buffering=0) as terminal, contextlib.suppress(OSError):
-        return terminal.read(65536)
 
 
 ORDERS = b"\x1b]0;title\x07\x1b[2Ja\tb\r\nc\xc2\x9b31m \xff \xe2\x82\xac\x08\n"

@@ -336,16 +336,6 @@ def test_a_script_says_whatever_options_say(iod, daemon, here):
     } == {key: spec[key] for key in spec if key not in ("command", "cwd", "umask")}
 
 
-def test_what_an_option_says_goes_before_the_script_which_may_be_in_path(
-    iod, daemon, here, monkeypatch
-):
-    script(here, "#IOD cpus=4 name=lu io=40M,20%")
-    monkeypatch.setenv("PATH", f"{here}:/usr/bin:/bin")
-
-    [spec], _ = submitted(iod, daemon, "-n", "2", "--io-rate", "5", "job.sh")
-    assert (2, "lu", {"io_rate_bytes_per_s": 5e6}) == (spec["cpus"], spec["name"], hint(spec))
-
-
 @pytest.mark.parametrize("content", [b"", b"\x7fELF#IOD io=40", b"\xff\n#IOD io=40\n"])
 def test_a_program_that_is_no_script_says_nothing(iod, daemon, here, content):
     (here / "prog").write_bytes(content)
@@ -553,19 +543,6 @@ def test_a_script_has_both_and_options_go_before_it(
 
     assert (stdout and f"{here}/{stdout}") == spec.get("stdout")
     assert (results and f"{here}/{results}") == spec.get("scratch", {}).get("output_path")
-
-
-def test_in_a_file_of_commands_a_line_has_both_too(iod, daemon, here):
-    script(here, "#IOD scratch=1G output=own stdout=own.log")
-    (here / "jobs.txt").write_text(
-        "#IOD scratch=2G output=res\ntrue\n#IOD output=a\ntrue\n./job.sh\n"
-    )
-    sent(iod, daemon, "-o", "log.%j", "--from", "jobs.txt")
-    [body] = daemon.bodies("/v1/jobs")
-    found = [spec.get("scratch", {}).get("output_path") for spec in body["jobs"]]
-
-    assert [f"{here}/log.%j"] * 3 == [spec["stdout"] for spec in body["jobs"]]
-    assert [f"{here}/res", None, f"{here}/a"] == found
 
 
 @pytest.mark.parametrize("space", ["scratch", "fast"])

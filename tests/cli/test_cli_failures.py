@@ -61,11 +61,6 @@ def test_a_socket_path_that_is_too_long_is_told_with_its_limit(capsys):
     assert told in str(refused.value)
 
 
-def test_a_socket_path_with_a_zero_byte_is_refused(capsys):
-    assert main(["--api", "/tmp/a\0b", "queue"]) == 1
-    assert "zero byte" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("status", "data"),
     [

@@ -15,10 +15,8 @@ import pytest
 from mounting import full, small_disk
 from scratching import needs_root
 
-import iodaemon
 from iodaemon.cli import main, session
 from iodaemon.cli.program import ALIASES, VERBS
-from iodaemon.config.settings import default_file, default_place
 from iodaemon.errors import NoDaemon
 from iodaemon.supervisor import disk_trouble
 
@@ -29,10 +27,6 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path
-
-
-def test_the_version_is_the_packages(iod):
-    assert f"iod {iodaemon.__version__}\n" == iod("--version").out
 
 
 @pytest.mark.parametrize("name", [*VERBS, *ALIASES])
@@ -198,15 +192,6 @@ def listen(path: Path) -> socket.socket:
 def give_to(uid: int, *paths: Path) -> None:
     for path in paths:
         os.chown(path, uid, -1)
-
-
-def test_the_usual_places_are_those_of_the_configuration():
-    for environ in ({"XDG_RUNTIME_DIR": "/run/user/9", "HOME": "/h"}, {"HOME": "/h"}):
-        place = default_place("runtime_dir", environ, 9)
-
-        assert f"{place}/iod.sock" == session.find_socket(environ, 9, "/none", "/none")
-    assert default_place("runtime_dir", {}, 0) == session.SYSTEM_RUNTIME_DIR
-    assert str(default_file({}, 0)) == session.SYSTEM_CONFIG
 
 
 def test_ones_own_daemon_goes_before_the_systems(tmp_path):

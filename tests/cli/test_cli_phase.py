@@ -112,12 +112,6 @@ def test_a_program_that_gets_no_turn_says_so_and_goes_on(daemon, in_job, capsys)
     assert "no daemon has answered" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("expect", ["much", -1, float("inf"), 2.0**63])
-def test_what_is_no_size_is_an_error(in_job, expect):
-    with pytest.raises(ValueError, match="expect"):
-        phase.io(expect)
-
-
 def alone(*words, code):
     """What a program prints that has the standard library only, as a literal a line."""
     command = [sys.executable, "-I", "-S", "-c", code, *words]

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import subprocess
-import sys
 import time
 
 import pytest
-from fake_daemon import FakeDaemon, expected, job, reason, sum_of
+from fake_daemon import FakeDaemon, expected, job, on_a_terminal, reason, sum_of
 
 from iodaemon.cli import main
 from iodaemon.cli.failure import UsageError
@@ -104,25 +101,13 @@ def test_a_queue_is_cut_to_its_newest_jobs_and_a_row_in_a_pipe_has_an_end(iod, d
 
 # -- a terminal ------------------------------------------------------------------------------------
 
+
+def lines_on_a_terminal(socket_path, *words, columns):
+    shown = on_a_terminal(*words, COLUMNS=str(columns), IOD_API_SOCKET=socket_path, NO_COLOR="")
+    return shown.decode().replace("\r\n", "\n").splitlines()
+
+
 LONG = reason("waits for the storage, which carries more than it can by far " * 3)
-
-
-def on_a_terminal(socket_path, *words, columns):
-    """What ``iod`` prints when its standard output is a terminal."""
-    reader, writer = pty.openpty()
-    environ = {**os.environ, "COLUMNS": str(columns), "IOD_API_SOCKET": socket_path}
-    environ.pop("NO_COLOR", None)
-    command = [sys.executable, "-m", "iodaemon.cli", *words]
-    subprocess.run(command, stdout=writer, env=environ, check=True, timeout=60)
-    os.close(writer)
-    pieces = []
-    while True:
-        try:
-            pieces.append(os.read(reader, 65536))
-        except OSError:
-            break
-    os.close(reader)
-    return b"".join(pieces).decode().replace("\r\n", "\n").splitlines()
 
 
 @pytest.mark.parametrize("columns", [80, 100, 120])
@@ -132,7 +117,7 @@ def test_on_a_terminal_every_line_fits_and_states_have_colour(daemon, columns):
         job(123456, "PENDING", user="somebody-long", reason=LONG, run_s=300_000.0),
     )
 
-    lines = on_a_terminal(daemon.path, "queue", columns=columns)
+    lines = lines_on_a_terminal(daemon.path, "queue", columns=columns)
 
     assert any("\x1b[33mSI\x1b[0m" in line for line in lines)
     rows = [line.replace("\x1b[33m", "").replace("\x1b[0m", "") for line in lines[1:]]
@@ -150,7 +135,7 @@ def test_a_narrow_terminal_shows_how_each_job_ended(daemon, columns):
         job(123456, "TIMEOUT", user="somebody-long", exit_code=143),
     )
 
-    titles, *rows = on_a_terminal(daemon.path, "history", columns=columns)
+    titles, *rows = lines_on_a_terminal(daemon.path, "history", columns=columns)
 
     end = titles.index("EXIT") + len("EXIT")
     assert ["SIGKILL", "143"] == [row[:end].split()[-1] for row in rows]
@@ -160,7 +145,7 @@ def test_a_narrow_terminal_shows_how_each_job_ended(daemon, columns):
 def test_on_a_terminal_long_values_of_a_job_go_on_below_each_other(daemon):
     daemon.add(job(7, "RUNNING", slots=[65536], shares_cores=True, reason=LONG))
 
-    lines = on_a_terminal(daemon.path, "show", "7", columns=80)
+    lines = lines_on_a_terminal(daemon.path, "show", "7", columns=80)
 
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("Placed") and "socket 0, any of its CPUs" in line for line in lines)
@@ -295,17 +280,6 @@ def node(daemon, **fields):
     daemon.answers["/v1/node"] = (200, json.dumps(answer).encode())
 
 
-def test_a_calibration_that_cannot_be_read_is_told_where_it_would_stand(iod, daemon):
-    told = "/state/calibration.json: cut off; remove it, 'iod calibrate PATH' makes a new one"
-    node(daemon, devices=[{"id": "sda"}], calibration_problem=told)
-
-    lines = iod("node").out.splitlines()
-    at = lines.index("calibration")
-
-    assert ["devices", f"  problem  {told}", "host"] == [lines[at + n] for n in (-3, 1, 2)]
-    assert told == iod("node", "--json").json["calibration_problem"]
-
-
 def test_node_has_a_line_for_each_resource_that_jobs_contend_for(iod, daemon):
     memory = {"resource": "memory", "contending": 2, "limit": 2, "text": "6 got less done"}
     disk = {"resource": "sda", "contending": 4, "limit": None, "text": "not tried yet"}
@@ -378,25 +352,6 @@ def test_the_history_has_titles_and_a_row_for_each_ended_job(iod, daemon):
     assert second.endswith(" 1:05 0:00 3 GiB+ 0 B+ 0.042x 0 sleep 10")
     assert [first, second] == shown(iod, "--no-header")
     assert [] == shown(iod, "--no-header", "8-9")
-
-
-@pytest.mark.parametrize(
-    ("state", "changes", "cells"),
-    [
-        ("FAILED", {"signal": 9}, "SIGKILL sleep 10"),
-        ("LOST", {}, "? sleep 10"),
-        (
-            "CANCELLED",
-            {"started_s": None, "read_bytes": None, "expected_ratio": None},
-            "- - - - sleep 10",
-        ),
-    ],
-)
-def test_an_exit_that_is_no_code_and_what_never_ran_are_told(iod, daemon, state, changes, cells):
-    daemon.add(job(7, state, **changes))
-
-    [row] = shown(iod, "--no-header")
-    assert row.endswith(f" {cells}")
 
 
 @pytest.mark.parametrize(

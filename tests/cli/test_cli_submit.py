@@ -271,15 +271,6 @@ def test_a_present_directory_that_is_gone_is_told(iod, daemon, here):
     assert line.startswith("the present directory is gone: go to another one, or use --chdir")
 
 
-def test_what_the_daemon_refuses_or_loses_is_told(iod, daemon, here):
-    daemon.answers["/v1/jobs"] = (400, b'{"error": {"code": "refused", "message": "too big"}}')
-    refused = iod.fails("submit", "true")
-    daemon.answers["/v1/jobs"] = (201, b'{"ids": []}')
-
-    assert (1, "too big") == refused
-    assert "is not an iodaemon" in iod.fails("submit", "true")[1]
-
-
 # -- a dry run -------------------------------------------------------------------------------------
 
 

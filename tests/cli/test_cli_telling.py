@@ -9,7 +9,6 @@ import pytest
 from builders import MB, counters, platform, sample
 from fake_daemon import NOW_S, job, reason
 
-from iodaemon.cli.show import LAST_STEPS
 from iodaemon.core.job import Job, JobId, JobSpec, JobState
 from iodaemon.simulator.replay import Recording
 
@@ -160,14 +159,6 @@ def test_the_evidence_is_told_in_its_own_quantity(iod, daemon, told, line):
     explain(daemon, 1, evidence=told)
 
     assert any(each.endswith(line) for each in iod("why", "1").out.splitlines())
-
-
-def test_of_a_long_life_the_last_steps_are_shown(iod, daemon):
-    explain(daemon, 7, history=LIFE * 20)
-
-    lines = iod("why", "7").out.splitlines()
-    assert f"({40 - LAST_STEPS} earlier steps)" == lines[5]
-    assert LAST_STEPS == len(lines[6:])
 
 
 def test_several_jobs_are_told_one_below_the_other_and_as_json(iod, daemon):

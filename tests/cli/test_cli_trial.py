@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from iodaemon.cli import compare, output
-from iodaemon.cli.compare import spread_words, verdict_words
+from iodaemon.cli.compare import verdict_words
 from iodaemon.cli.program import run
 from iodaemon.errors import RequestError
 from iodaemon.simulator.draw import lacking
 from iodaemon.simulator.experiment import Figure, Series
 from iodaemon.trial.folder import Folder
 from iodaemon.trial.site import check_room, find_disks, find_services
-from iodaemon.trial.summary import MEASURES, Change, Spread
+from iodaemon.trial.summary import Change
 
 PICTURE = Figure(
     name="some",
@@ -52,13 +52,6 @@ def change(**values):
 )
 def test_a_verdict_says_the_chance_where_there_is_one(verdict, words):
     assert words == verdict_words(change(verdict=verdict))
-
-
-def test_a_spread_is_told_in_the_unit_of_its_column():
-    waiting = next(measure for measure in MEASURES if measure.key == "waiting_s")
-
-    assert spread_words(Spread(median=0.286, low=0.1, high=0.696), waiting) == "286 [100, 696]"
-    assert spread_words(None, waiting) == "?"
 
 
 @pytest.fixture

@@ -243,21 +243,6 @@ def test_a_held_job_of_a_later_batch_is_told_of_before_the_first_long_wait(
     assert (told_before, result.err) == ([told], "")
 
 
-def test_who_looks_on_is_given_all_jobs_each_time(daemon, monkeypatch):
-    monkeypatch.setattr(client, "_AWAITED_AT_ONCE", 2)
-    daemon.add(job(1), job(2), job(3))
-    daemon.before_waits = [
-        nothing,
-        nothing,
-        lambda: [daemon.end(1), daemon.end(2)],
-        lambda: daemon.end(3),
-    ]
-    told = []
-    Client(daemon.path).wait([1, 2, 3], on_told=lambda jobs: told.append(states_of(jobs)))
-
-    assert told == [["R", "R", "R"], ["CD", "CD", "R"], ["CD", "CD", "CD"]]
-
-
 def test_a_batch_that_has_ended_at_the_first_look_is_not_asked_for_again(daemon, monkeypatch):
     monkeypatch.setattr(client, "_AWAITED_AT_ONCE", 1)
     daemon.add(job(1, "COMPLETED"), job(2, "FAILED"))
@@ -265,17 +250,3 @@ def test_a_batch_that_has_ended_at_the_first_look_is_not_asked_for_again(daemon,
 
     assert ([1, 2], True) == ([made["id"] for made in answer["jobs"]], answer["finished"])
     assert [[1], [2]] == [body["ids"] for body in daemon.bodies("/v1/wait")]
-
-
-def test_at_the_timeout_every_batch_is_told_as_it_is_then(daemon, monkeypatch):
-    monkeypatch.setattr(client, "_AWAITED_AT_ONCE", 1)
-    daemon.add(job(1), job(2))
-    daemon.before_waits = [nothing, nothing, lambda: daemon.end(2)]
-    answer = Client(daemon.path).wait([1, 2], timeout_s=0.1, on_told=lambda _: None)
-
-    assert (["R", "CD"], False) == (states_of(answer["jobs"]), answer["finished"])
-
-
-def states_of(jobs):
-    """Their codes, in order."""
-    return [made["code"] for made in jobs]

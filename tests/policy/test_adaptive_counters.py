@@ -23,7 +23,7 @@ from iodaemon.model.spec import Model
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import adaptive
-from iodaemon.policy.regulation.adaptive.contender import Seen, find_contenders, what_it_did
+from iodaemon.policy.regulation.adaptive.contender import what_it_did
 from iodaemon.policy.regulation.adaptive.evidence import Reads, read_on
 from iodaemon.policy.regulation.adaptive.slow_start import idle_cores, memory_left
 from iodaemon.simulator.run import simulate
@@ -301,37 +301,6 @@ def test_idle_time_is_told_where_it_grows_lawfully(before, now, idle):
     assert idle == idle_cores(NodeCounters(idle_s=before), NodeCounters(idle_s=now), 1.0)
 
 
-def test_a_slice_without_length_changes_nothing():
-    rule = Twice()
-    run([STREAM] * 6, {}, disk=ARM, rule=rule)
-
-    assert rule.seen
-
-
-class Twice:
-    """Asked twice at each instant, and now and then at an earlier one."""
-
-    timeslice_s = 1.0
-
-    def __init__(self):
-        self.rule, self.seen, self.at = adaptive.Rule(), 0, 0
-
-    def decide(self, view, memory):
-        self.at += 1
-        plan, memory = self.rule.decide(view, memory)
-        again, same = self.rule.decide(view, memory)
-        self.seen += not again.suspends and not again.trials and same.limiters == memory.limiters
-        assert not again.suspends
-        if self.at % 7 == 0:
-            early = Liar(view, {}, 0)
-            early.now_s = view.now_s - 5.0
-            self.rule.decide(early, memory)
-        return plan, memory
-
-    def refill(self, view, memory):
-        return self.rule.refill(view, memory)
-
-
 def test_nobody_is_held_for_what_is_not_there_any_more():
     """A disk that is gone, or a cap that was taken away."""
     for resource in ("sdz", "io_bound"):
@@ -366,18 +335,3 @@ def test_the_cap_and_a_limit_together_leave_somebody_running():
     rule.rule = adaptive.Rule(io_bound_bytes_per_s=10e6)
 
     assert run([STREAM] * 6, {}, disk=ARM, rule=rule).suspends > 0
-
-
-def test_jobs_without_counters_contend_for_nothing():
-    seen = {}
-
-    class Spy(Lied):
-        def decide(self, view, memory):
-            if self.at > 3:
-                crew = find_contenders(view, dict.fromkeys((j.id for j in view.live), Seen()), 1.0)
-                seen.update({name: len(jobs) for name, jobs in crew.running.items()})
-            return super().decide(view, memory)
-
-    run([STREAM] * 4, {}, rule=Spy({}))
-
-    assert seen == dict.fromkeys(seen, 0)

@@ -1,15 +1,12 @@
 """Figures: the same data give the same bytes, and every kind is drawn."""
 
-import importlib.abc
-import sys
-
 import msgspec
 import pytest
 from matplotlib.figure import Figure as Canvas
 
-from iodaemon.errors import NoDrawing, RequestError
+from iodaemon.errors import RequestError
 from iodaemon.simulator import draw as drawing
-from iodaemon.simulator.draw import draw, lacking
+from iodaemon.simulator.draw import draw
 from iodaemon.simulator.experiment import Figure, Series
 
 NAMES = ("First-Fit", "S = 1", "S = alpha", "longest remaining")
@@ -138,27 +135,3 @@ def test_series_differ_in_more_than_their_colour(axes):
 def test_a_figure_that_contradicts_itself_is_refused(tmp_path, bad, message):
     with pytest.raises(RequestError, match=f"figure figure-1.*{message}"):
         draw(bad, tmp_path)
-
-
-class _Missing(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] == "matplotlib":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
-def test_without_matplotlib_it_says_what_to_install(tmp_path, monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "meta_path", [_Missing(), *sys.meta_path])
-
-    with pytest.raises(NoDrawing) as caught:
-        draw(figure(), tmp_path)
-    with pytest.raises(NoDrawing) as another:
-        draw(figure(), tmp_path, then="'iod calibrate'")
-
-    told = "figures need matplotlib, all else is there: pip install 'iodaemon[sim]'"
-    assert lacking() == told
-    assert str(caught.value) == f"{told}, then 'iod sim plot NAME'"
-    assert str(another.value) == f"{told}, then 'iod calibrate'"
-
-    assert [] == list(tmp_path.iterdir())

@@ -76,15 +76,6 @@ def test_a_comparison_tells_medians_changes_and_what_it_was_made_on():
     assert "alone: a 1.00 s [0.90, 1.20]" in text
 
 
-def test_one_policy_is_measured_and_compared_with_nothing():
-    runs = tuple(run("none", number, 4.0) for number in range(1, 4))
-    alone = outcome(policies=("none",), runs=runs, slices=tuple(() for _ in runs))
-
-    assert "against" not in "\n".join(outcome_lines(alone))
-    assert not comparison_document(alone)["changes"]
-    assert ["run-times"] == [figure.name for figure in comparison_figures(alone)]
-
-
 def test_rounds_that_are_missing_are_told():
     text = "\n".join(
         outcome_lines(outcome(rounds=0, runs=(), slices=(), alone_s={}, alone_times_s={}))

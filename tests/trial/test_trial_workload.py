@@ -179,37 +179,6 @@ def test_a_file_that_is_not_there_is_not_found(tmp_path):
 # -- kernels ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def data(tmp_path):
-    path = tmp_path / "data"
-    path.write_bytes(bytes(range(256)) * (4 << 12))
-    return str(path)
-
-
-def cached(name, *words):
-    kernel.MOVERS[name](*words, cached=True)
-
-
-@pytest.mark.parametrize("name", ["read", "mmap", "random"])
-def test_a_reading_kernel_reads_a_small_file(data, name):
-    cached(name, data, 2 << 20, 4096)
-    cached(name, data, 6 << 20, 1 << 20)
-
-
-def test_a_writing_kernel_writes_what_it_is_told_over_a_short_file(tmp_path):
-    path = tmp_path / "out"
-    cached("write", str(path), 300 * 4096, 4096)
-
-    assert kernel.WRAP_BLOCKS * 4096 == path.stat().st_size
-
-
-def test_a_computing_kernel_leaves_its_last_checkpoint(tmp_path):
-    path = tmp_path / "out"
-    kernel.compute(str(path), 1, 8192)
-
-    assert path.stat().st_size == 8192
-
-
 def test_memory_that_is_held_is_in_use():
     before = resident_bytes()
     held = kernel.hold(32 << 20)
