@@ -24,19 +24,13 @@ from scene import (
     submissions,
 )
 
-from iodaemon.core.controller import Controller
 from iodaemon.core.decision import AdmissionPlan
-from iodaemon.core.event import JobSubmitted
-from iodaemon.core.explain import explain
 from iodaemon.core.job import JobId, JobSpec, JobState, Prediction, Reason
-from iodaemon.core.rule import Rules
 from iodaemon.core.state import State
 from iodaemon.model.node import Compute, LinkSpec, Model, Profile, Transfer
 from iodaemon.policy.admission import easy, equilibrio, fcfs
 from iodaemon.policy.admission.easy import Rule
 from iodaemon.policy.headroom import Budget
-from iodaemon.policy.placement.least_io import Rule as LeastIo
-from iodaemon.policy.regulation.none import Rule as Unregulated
 from iodaemon.policy.shadow_time import Shadow, expected_end_s, find_shadow
 
 # -- when a job ends -------------------------------------------------------------------------------
@@ -246,26 +240,6 @@ def test_without_walltimes_it_is_first_come_first_served(workload, sockets):
 
 
 # -- what is told ----------------------------------------------------------------------------------
-
-
-def test_the_head_is_told_by_when_it_is_promised():
-    rules = Rules(name="t", admission=Rule(), placement=LeastIo(), regulation=Unregulated())
-    state = State(platform(4))
-    controller = Controller(state, rules)
-    jobs = [queued(1, cpus=3, walltime_s=600.0), queued(2, cpus=4), queued(3, cpus=2)]
-    controller.step([JobSubmitted(at_s=0.0, job=each) for each in jobs])
-
-    def why(number):
-        made = state.jobs[JobId(number)]
-        return explain(state, rules, made, 60.0, account=controller.account(made))
-
-    assert "waits: needs 4 free CPUs on one socket; most free now: 1" == why(2).is_so
-    assert why(2).until == (
-        "4 CPUs of one socket are free; CPUs are held by job 1; promised in 9 min at the latest, "
-        "by the walltimes of those that run; one that does not end when asked is killed 10 s later"
-    )
-    assert why(3).is_so.startswith("waits behind job 2, which waits for 4 CPUs, promised in 10 min")
-    assert "its turn has come and 2 CPUs of one socket are free" == why(3).until
 
 
 def told_of(scene, *job_ids):
