@@ -72,11 +72,8 @@ ACCURACY = [{"source": "learned", "predictions": 6, "off": 1.25}]
     ("words", "accuracy", "out", "told"),
     [
         ((), [], "", f"iod: nothing is known yet: {TEACH}\n"),
-        (("--no-header",), [], "", f"iod: nothing is known yet: {TEACH}\n"),
         (("lu*",), [], "", "iod: nothing is known of these: 'iod hint show' lists all\n"),
         (("-u", "me"), [], "", "iod: nothing is known of these: 'iod hint show' lists all\n"),
-        (("--limit", "5"), [], "", "iod: nothing is known of these: 'iod hint show' lists all\n"),
-        (("--no-header",), ACCURACY, None, f"iod: no key is known now: {TEACH}\n"),
         ((), ACCURACY, None, f"iod: no key is known now: {TEACH}\n"),  # all were forgotten
         (("x",), ACCURACY, "learned: wrong by 1.2x, typically, for 6 jobs\n", None),
     ],

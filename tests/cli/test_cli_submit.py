@@ -179,15 +179,9 @@ def stocked(here):
     [
         (2, ["-t", "soon", "true"], f"--time: 'soon' is not a duration; {TIME_HINT}"),
         (2, ["--time", "0", "true"], "--time: '0' must be above 0; or leave --time out"),
-        (2, ["--time", "-5", "true"], f"--time: '-5' is not a duration; {TIME_HINT}"),
         (2, ["--mem", "lots", "true"], f"--mem: 'lots' {SIZE}"),
-        (2, ["--mem", "nan", "true"], f"--mem: 'nan' {SIZE}"),
-        (2, ["-n", "0", "true"], f"--cpus: '0' {CPUS}"),
         (2, ["-n", "4.5", "true"], f"--cpus: '4.5' {CPUS}"),
-        (2, ["-n", "9" * 5000, "true"], f"--cpus: {'9' * 40!r} {CPUS}"),
-        (2, ["-n", "٣", "true"], f"--cpus: '٣' {CPUS}"),
         (2, ["--env", "PATH", "true"], "--env: 'PATH' has no value; write --env NAME=VALUE"),
-        (2, ["--env", "=x", "true"], "--env: '=x' has no name; write --env NAME=VALUE"),
         (
             2,
             ["--from", "-", "true"],
@@ -245,11 +239,6 @@ def stocked(here):
         ),
         (2, ["--from", "line1.txt"], "line1.txt:2: options have a command behind --"),
         (2, ["--from", "line2.txt"], "line2.txt:2: a line has no option --env; it may have -J, "),
-        (
-            2,
-            ["--from", "line3.txt"],
-            "line3.txt:2: '-n 4 make': the words before -- must be options",
-        ),
         (2, ["--from", "line4.txt"], f"line4.txt:2: --cpus: 'x' {CPUS}"),
     ],
 )
@@ -330,10 +319,8 @@ def test_the_interpreter_is_given_the_text_as_it_takes_it(iod, daemon, here, mon
     ("text", "problem"),
     [
         ("echo hello\n", "no script: it must begin with #! and what runs it"),
-        ("", "no script: it must begin with #!"),
         ("#!/bin/sh\r\ntrue\r\n", "has line ends of DOS"),
         ("\ufeff#!/bin/sh\ntrue\n", "begins with a byte order mark"),
-        ("#!/bin/gone\n", "its interpreter /bin/gone is missing or not executable"),
         ("#!/usr/bin/env cat\n", "cat takes its script from a file only: write one"),
         ("#!/bin/sh\n" + "#" * 131_072, "and 131071 are taken: write it to a file"),
         (b"#!/bin/sh\necho \xff\n", "is no UTF-8 text"),

@@ -230,10 +230,7 @@ def test_the_last_hour_is_shown_or_what_follows_unless_a_time_is_given(iod, daem
         (("-k", "mode,evidence"), [2, 5]),
         (("-k", "mode", "-k", "moved"), [0, 1, 5]),
         (("1",), [0, 1, 2]),
-        (("2",), [2, 3, 4]),
-        (("3",), []),
         (("all",), [0, 1, 2, 3, 4, 5, 6, 7]),
-        (("-k", "trial"), [6, 7]),
         (("2", "--kind", "evidence"), [2]),
     ],
 )

@@ -157,11 +157,8 @@ def test_io_is_the_mean_over_the_ranks(table):
     [
         ("1,x,,3527,3600,1,1,1,1,1,10,1", "left out: nodes is empty"),
         ("1,x,2.5,3527,3600,1,1,1,1,1,10,1", "left out: nodes is 2.5, no whole number"),
-        ("1,x,-2,3527,3600,1,1,1,1,1,10,1", "left out: nodes is -2"),
         ("1,x,2,0,3600,1,1,1,1,1,10,1", "left out: runtime is 0"),
         ("1,x,2,long,3600,1,1,1,1,1,10,1", "left out: runtime is 'long', no number"),
-        ("1,x,2,nan,3600,1,1,1,1,1,10,1", "left out: runtime is nan"),
-        ("1", "left out: nodes is empty"),
     ],
 )
 def test_a_row_that_is_no_job_costs_that_row_alone(table, row, problem):
@@ -176,7 +173,6 @@ def test_a_row_that_is_no_job_costs_that_row_alone(table, row, problem):
     ("row", "problem"),
     [
         ("1,x,2,100,3600,1,1,1,1,1,,1", "I/O not known: nprocs is empty"),
-        ("1,x,2,100,3600,1,1,1,1,1,0,1", "I/O not known: a count below 0, or no ranks"),
         ("1,x,2,100,3600,-1,1,1,1,1,10,1", "I/O not known: a count below 0, or no ranks"),
         ("1,x,2,100,3600,5,5,0,0,0,10,1", "I/O not known: 10 bytes were moved in no time"),
         ("1,x,2,100,3600,1,1,9000,1,1,10,1", "I/O not known: 900.2 s in I/O, of a runtime of 100"),
