@@ -200,13 +200,6 @@ def test_options_outrank_the_file_and_the_file_the_defaults(tmp_path):
     assert config.origins["regulation.io_bound"] == str(path)
 
 
-def test_an_error_in_the_file_names_the_file(tmp_path):
-    path = written(tmp_path, "[topology]\nslots = 1")
-
-    with pytest.raises(ConfigError, match=rf"^{path} \[topology\]: unknown key 'slots'; did you"):
-        load(path, policy="none")
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -234,18 +227,6 @@ def test_the_longest_socket_path_is_accepted():
     config = load(runtime_dir="/" + "x" * 90)
 
     assert len(f"{config.runtime_dir}/supervisor.sock") == 107
-
-
-def test_the_file_that_config_init_writes_changes_nothing(tmp_path):
-    path = written(tmp_path, config_toml(default_settings(HOME, 1000)))
-
-    config = load(path)
-
-    default = load()
-    fields = Settings.__struct_fields__
-    assert {name: getattr(default, name) for name in fields} == {
-        name: getattr(config, name) for name in fields
-    }
 
 
 def test_the_file_that_config_init_writes_says_the_defaults_when_uncommented(tmp_path):

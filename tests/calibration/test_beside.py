@@ -1,38 +1,33 @@
 """What others do before and during a step, and whether it was the disk that answered."""
 
 import pytest
-from builders import device_load
+from builders import device_counters, device_load
 from hypothesis import given
 from hypothesis import strategies as st
 
 from iodaemon.calibration.beside import Moved, Witness, is_disturbed, others_bytes, why_busy
-from iodaemon.core.sample import DeviceCounters
 from iodaemon.errors import RequestError
 from iodaemon.kernels.paced import Order, Told
 
 MB = 1_000_000
 SECTOR = 512
-ZERO = dict.fromkeys(DeviceCounters.__struct_fields__, 0)
 
 
 class Disk:
     """Counters as the kernel has them."""
 
     def __init__(self):
-        self.counters = DeviceCounters(**ZERO)
+        self.counters = device_counters()
 
     def move(self, *, read=0, written=0, count=None):
         """So many bytes."""
         now = self.counters
-        self.counters = DeviceCounters(
-            **{
-                **ZERO,
-                "reads": now.reads + read // 4096,
-                "read_sectors": now.read_sectors + read // SECTOR,
-                "read_ms": now.read_ms + 5,
-                "writes": now.writes + (written // 4096 if count is None else count),
-                "written_sectors": now.written_sectors + written // SECTOR,
-            }
+        self.counters = device_counters(
+            reads=now.reads + read // 4096,
+            read_sectors=now.read_sectors + read // SECTOR,
+            read_ms=now.read_ms + 5,
+            writes=now.writes + (written // 4096 if count is None else count),
+            written_sectors=now.written_sectors + written // SECTOR,
         )
 
 

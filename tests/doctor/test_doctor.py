@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -194,29 +193,6 @@ def test_nothing_is_left_whenever_it_is_interrupted(configured, number, code):
         assert [] == cgroup_scratches(process.pid)
     assert codes <= {code, 0, -number}  # it may have been over, or just ending
     assert code in codes
-
-
-@pytest.mark.slow
-@pytest.mark.node
-def test_what_a_killed_one_leaves_are_empty_places_that_the_next_removes(configured):
-    chance = random.Random(9)
-    pids = []
-    for round_ in range(6):
-        mark = f"doctor-{os.getpid()}-kill-{round_}"
-        with run_doctor(configured, mark) as process:
-            until(lambda mark=mark: len(marked(mark)) > 1, "a first child")
-            time.sleep(chance.uniform(0.0, 0.5))
-            process.kill()
-        pids.append(process.pid)
-        until(lambda mark=mark: not marked(mark), "end of its processes")
-        assert [] == [path for place in scratches(configured.parent) for path in place.glob("data")]
-
-    with run_doctor(configured, "doctor-last") as process:
-        told = process.stderr.read()
-
-    assert (b"", 0) == (told, process.returncode)
-    assert [] == scratches(configured.parent)
-    assert [] == cgroup_scratches(*pids, process.pid)
 
 
 def fail_in_a_directory(directory, pids):

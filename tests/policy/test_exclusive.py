@@ -5,11 +5,12 @@ import pytest
 from builders import (
     MB,
     counters,
+    device_counters,
     exited,
     job,
     platform,
     resumed,
-    sampled,
+    sample,
     suspended,
 )
 from exploring import tries
@@ -21,7 +22,6 @@ from iodaemon.core.decision import Grant, Resume, Suspend
 from iodaemon.core.job import JobId, JobSpec, JobState
 from iodaemon.core.platform import DeviceId
 from iodaemon.core.rule import Rules
-from iodaemon.core.sample import DeviceCounters
 from iodaemon.model.node import (
     Compute,
     LinkSpec,
@@ -186,12 +186,8 @@ class Bench:
             )
             for i in live
         }
-        disk = dict.fromkeys(
-            ("reads", "reads_merged", "read_sectors", "read_ms", "writes", "writes_merged"), 0
-        ) | dict.fromkeys(("written_sectors", "write_ms", "in_flight", "busy_ms", "queue_ms"), 0)
-        event = sampled(self.now_s, read)
-        sample = msgspec.structs.replace(event.sample, devices={"sim0": DeviceCounters(**disk)})
-        return self._take(msgspec.structs.replace(event, sample=sample))
+        taken = sample(self.now_s, read, {"sim0": device_counters()})
+        return self._take(ev.SampleTaken(at_s=self.now_s, sample=taken))
 
     def _take(self, event):
         self.rig.step(event)

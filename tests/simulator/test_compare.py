@@ -170,21 +170,6 @@ def test_what_cannot_be_run_is_refused_with_its_key(parameters, message):
     assert str(e.value).startswith("mine.toml [parameters]")
 
 
-ONE_ARM = {"capacity": "100 MB/s", "scaling": [1.0, 0.5]}
-READERS = {"does": "read=500MB", "count": 2}
-
-
-@pytest.mark.parametrize(
-    ("speaks", "policy", "ends_s"),
-    [(False, "none", [20.0, 20.0]), (True, "none", [20.0, 20.0]), (True, "exclusive", [5.0, 10.0])],
-)
-def test_jobs_that_tell_take_turns_where_the_policy_gives_them(speaks, policy, ends_s):
-    listed = READERS | {"speaks": speaks}
-    made = study(policies=[policy], workload="none", jobs=[listed], disk=ONE_ARM)
-
-    assert ends_s == jobs_of(rows_of(made))
-
-
 def test_a_job_that_finds_no_room_in_the_store_waits_for_it():
     listed = {"does": "compute=5s", "holds": "1500 MB", "count": 2}
     first_s, second_s = jobs_of(rows_of(study(workload="none", jobs=[listed], stores=[BB])))

@@ -46,15 +46,6 @@ def test_what_would_have_been_suspended_is_added_up():
     assert (0.0, 0.0) == (first.really_s, second.really_s)
 
 
-def test_a_job_counts_from_its_start_to_its_end_alone():
-    jobs = [ran(1, 0.5, 3.5), ran(2, 0.5), ran(3, 6.5)]
-    outcome = replay(recording(jobs, {1: 30, 2: 30, 3: 60}), BOUND)
-
-    at_s = {made.id: [s.at_s for s in outcome.steps if s.job_id == made.id] for made in jobs}
-    assert max(at_s[1]) <= 3.5
-    assert min(at_s[3]) > 6.5
-
-
 def test_a_job_that_would_stand_still_when_it_ended_stood_still_until_then():
     jobs = [ran(1, 0.5, 2.5), ran(2, 0.5)]
     outcome = replay(recording(jobs, {1: 90, 2: 1}, slices=5), BOUND)
@@ -88,15 +79,6 @@ def test_a_walltime_ends_nothing_in_a_replay():
 
     assert max(step.at_s for step in outcome.steps if step.job_id == 1) > 5.0
     assert "true" == outcome.jobs[0].name
-
-
-def test_a_rule_with_a_longer_timeslice_sees_fewer_samples():
-    slow = rules(rule="dynamic", io_bound="40 MB/s", timeslice="3 s")
-
-    outcome = replay(BUSY, slow)
-
-    assert 4 == outcome.samples
-    assert {3.0, 6.0, 9.0} >= {step.at_s for step in outcome.steps}
 
 
 def test_two_samples_of_which_the_first_is_a_start_are_both_seen():

@@ -3,12 +3,12 @@
 import itertools
 
 import pytest
+from builders import device_counters
 from hypothesis import given
 from hypothesis import strategies as st
 
 from iodaemon.core.meter import await_of
 from iodaemon.core.platform import DeviceId, LoneTimes, ServiceTimes
-from iodaemon.core.sample import DeviceCounters
 from iodaemon.trial.comparing import Policy, order
 from iodaemon.trial.latency import (
     Look,
@@ -236,20 +236,8 @@ def looks(*seconds, device=DISK):
 
 
 def look(at_s, device, *, reads, ms, busy, sectors):
-    counters = DeviceCounters(
-        reads=reads,
-        reads_merged=0,
-        read_sectors=sectors,
-        read_ms=ms,
-        writes=0,
-        writes_merged=0,
-        written_sectors=0,
-        write_ms=0,
-        in_flight=0,
-        busy_ms=busy,
-        queue_ms=ms,
-    )
-    return Look(at_s=at_s, devices={device: counters})
+    counted = {"reads": reads, "read_sectors": sectors, "read_ms": ms, "queue_ms": ms}
+    return Look(at_s=at_s, devices={device: device_counters(**counted, busy_ms=busy)})
 
 
 def test_what_goes_beyond_the_uncontended_time_is_waiting():
@@ -262,45 +250,35 @@ def test_what_goes_beyond_the_uncontended_time_is_waiting():
     assert pytest.approx(0.0099) == full.busy_s
 
 
-def test_requests_that_were_alone_say_what_one_takes_alone():
-    hits, lone = (1000, 2, 900, 8), (50, 8, 400, 8)  # of two readers at once; of one
-    slices = slices_of(looks(hits, lone))
-
-    assert [pytest.approx(0.008)] == list(uncontended(slices).seen_s.values())
-
-
-def test_a_few_quick_requests_among_many_are_not_what_they_take_alone():
-    stream, hits = (90, 8, 720, 512), (6, 0, 0, 512)
-    slices = slices_of(looks(stream, hits))
-    base_s = uncontended(slices)
-
-    assert [pytest.approx(0.008)] == list(base_s.seen_s.values())
-    assert not is_contended(slices[0], base_s)
-
-
-def test_a_few_lone_requests_say_nothing_of_other_sizes():
-    zeroes, stream = (6, 0, 0, 4096), (90, 20, 990, 512)
-    slices = slices_of(looks(zeroes, stream))
-
-    assert pytest.approx(0.020) == uncontended(slices).time_s(slices[1])
+READS = LoneTimes(in_order=((4096.0, 0.002),), at_random=((4096.0, 0.006),))
+MEASURED = {DISK: ServiceTimes(reads=READS)}
+ALONE = {
+    # what a request of each second takes alone; what was calibrated bounds what is seen
+    "of two readers at once, of one": ([(1000, 2, 900, 8), (50, 8, 400, 8)], {}, [0.008, 0.008]),
+    "a few quick ones of many": ([(90, 8, 720, 512), (6, 0, 0, 512)], {}, [0.008, 0.008]),
+    "a few of another size": ([(90, 20, 990, 512), (6, 0, 0, 4096)], {}, [0.020]),
+    "none of its size was alone: others say it at most": (
+        [(50, 8, 400, 64), (100, 90, 990, 32), (100, 90, 990, 256)],
+        {},
+        [0.008, 0.008, 0.032],
+    ),
+    "quicker than calibrated": ([(100, 1, 90, 8)], MEASURED, [0.002]),
+    "slower than calibrated": ([(100, 20, 990, 8)], MEASURED, [0.006]),
+}
 
 
-def test_where_none_of_a_size_was_alone_other_sizes_say_what_it_takes_at_most():
-    lone, small, large = (50, 8, 400, 64), (100, 90, 990, 32), (100, 90, 990, 256)
-    slices = slices_of(looks(lone, small, large))
-    base_s = uncontended(slices)
+@pytest.mark.parametrize(("seconds", "measured", "alone_s"), ALONE.values(), ids=ALONE)
+def test_what_a_request_takes_alone(seconds, measured, alone_s):
+    slices = slices_of(looks(*seconds))
+    base_s = uncontended(slices, measured)
 
-    assert [pytest.approx(s) for s in (0.008, 0.008, 0.032)] == [base_s.time_s(x) for x in slices]
+    assert alone_s == [pytest.approx(base_s.time_s(each)) for each in slices[: len(alone_s)]]
 
 
-def test_what_was_calibrated_bounds_what_is_seen():
-    reads = LoneTimes(in_order=((4096.0, 0.002),), at_random=((4096.0, 0.006),))
-    measured = {DISK: ServiceTimes(reads=reads)}
-    quick, slow = slices_of(looks((100, 1, 90, 8))), slices_of(looks((100, 20, 990, 8)))
+def test_before_anything_was_seen_the_calibration_says_what_one_takes_alone():
+    [slow] = slices_of(looks((100, 20, 990, 8)))
 
-    assert pytest.approx(0.002) == uncontended(quick, measured).time_s(quick[0])
-    assert pytest.approx(0.006) == uncontended(slow, measured).time_s(slow[0])
-    assert pytest.approx(0.002) == Uncontended(measured=measured).time_s(slow[0])
+    assert pytest.approx(0.002) == Uncontended(measured=MEASURED).time_s(slow)
 
 
 def test_large_requests_are_held_against_large_ones_alone():
