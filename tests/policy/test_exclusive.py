@@ -209,52 +209,72 @@ class Bench:
     def end(self, job_id):
         return self._take(exited(self.now_s, job_id))
 
+    def hold(self, job_id):
+        event = ev.SuspendRequested(at_s=self.now_s, job_id=JobId(job_id), by="ann")
+        return self._take(event)
 
-def test_of_two_heavy_silent_jobs_one_stands_still(rig):
-    bench = Bench(rig, Rule())
 
-    assert [("Suspend", 2)] == bench.slice(HEAVY, HEAVY)
+BOTH, ONE = (HEAVY, HEAVY), (HEAVY,)
+STOP, GO, TURN = [("Suspend", 2)], [("Resume", 2)], [("Grant", 2)]
+STOP_1, GO_1 = [("Suspend", 1)], [("Resume", 1)]
+TELL = ("ask 1", [("Grant", 1)]), ("ask 2", [])
+PLAYS = {
+    # the rule, what else is known of job 2; what each moved, or who says what, and what follows
+    "two heavy slices in a row claim, one does not": (
+        (exclusive.Rule(), {}),
+        [(BOTH, []), ((HEAVY, 0), []), (BOTH, []), (BOTH, STOP)],
+    ),
+    "light jobs are left alone": ((Rule(), {}), [((HEAVY, 9 * MB), [])]),
+    "a turn goes on after some light slices and one heavy slice keeps it": (
+        (Rule(quiet_slices=2), {}),
+        [(BOTH, STOP), *(((rate,), []) for rate in (0, HEAVY, 0, HEAVY, 0)), ((0,), GO)],
+    ),
+    "the end of the holder lets the next one go at once": (
+        (Rule(), {}),
+        [(BOTH, STOP), ("end 1", GO)],
+    ),
+    # part of the first slice after the grant may be of job 1's own turn
+    "a told phase waits for a silent holder and the other way round": (
+        (Rule(quiet_slices=1), {}),
+        [(ONE, []), TELL[1], (ONE, []), ((), TURN), (BOTH, []), (BOTH, STOP_1), ("done 2", GO_1)],
+    ),
+    # it may have moved the first bytes before it asked
+    "who waits and does its I/O all the same stands still": (
+        (Rule(), {}),
+        [*TELL, (BOTH, []), (BOTH, STOP), ("done 1", TURN + GO)],
+    ),
+    "who may not be suspended runs beside the one whose turn it is": (
+        (Rule(), {"no_suspend": True}),
+        [(BOTH, [])] * 3,
+    ),
+    "who stood still for the longest time allowed runs for as long": (
+        (Rule(), {"max_suspend_s": 2.0}),
+        [(BOTH, STOP), (ONE, []), (ONE, GO), (BOTH, []), (BOTH, STOP)],
+    ),
+    "a person's hold passes the turn on": (
+        (Rule(), {}),
+        [*TELL, ("hold 1", STOP_1), ((), TURN)],
+    ),
+}
+
+
+@pytest.mark.parametrize(("made", "steps"), PLAYS.values(), ids=PLAYS)
+def test_turns_are_kept_by_who_tells_and_who_does_not(rig, made, steps):
+    rule, known = made
+    bench = Bench(rig, rule, **known)
+    for step, decided in steps:
+        if isinstance(step, tuple):
+            found = bench.slice(*step)
+        else:
+            verb, job_id = step.split()
+            found = getattr(bench, verb)(int(job_id))
+        assert decided == sorted(found), step
+
+
+def test_who_stands_still_is_told_whose_turn_it_is(rig):
+    Bench(rig, Rule()).slice(HEAVY, HEAVY)
+
     assert rig.job(2).hold_reason.text == "moved 50.0 MB/s out of its turn: job 1 has it"
-    assert [] == bench.slice(HEAVY)
-
-
-def test_one_heavy_slice_is_no_claim_unless_so_configured(rig):
-    bench = Bench(rig, exclusive.Rule())
-
-    assert [[], [], [], [("Suspend", 2)]] == [
-        bench.slice(HEAVY, rate) for rate in (HEAVY, 0, HEAVY, HEAVY)
-    ]
-
-
-def test_light_jobs_are_left_alone(rig):
-    assert [] == Bench(rig, Rule(), jobs=3).slice(HEAVY, 5 * MB, 9 * MB)
-
-
-def test_the_turn_goes_on_after_some_light_slices_and_one_heavy_slice_keeps_it(rig):
-    bench = Bench(rig, Rule(quiet_slices=2))
-    bench.slice(HEAVY, HEAVY)
-
-    assert [[], [], [], []] == [bench.slice(rate) for rate in (0, HEAVY, 0, HEAVY)]
-    assert [[], [("Resume", 2)]] == [bench.slice(0), bench.slice(0)]
-
-
-def test_the_end_of_the_holder_lets_the_next_one_go_at_once(rig):
-    bench = Bench(rig, Rule())
-    bench.slice(HEAVY, HEAVY)
-
-    assert [("Resume", 2)] == bench.end(1)
-
-
-def test_a_told_phase_waits_for_a_silent_holder_and_the_other_way_round(rig):
-    bench = Bench(rig, Rule(quiet_slices=1), jobs=2)
-    bench.slice(HEAVY)
-
-    assert [] == bench.ask(2)
-    assert [] == bench.slice(HEAVY)
-    assert [("Grant", 2)] == bench.slice()
-    assert [] == bench.slice(HEAVY, HEAVY)  # part of it may be of its own turn
-    assert [("Suspend", 1)] == bench.slice(HEAVY, HEAVY)
-    assert [("Resume", 1)] == bench.done(2)
 
 
 def test_what_was_moved_in_its_own_turn_is_held_against_nobody(rig):
@@ -265,16 +285,6 @@ def test_what_was_moved_in_its_own_turn_is_held_against_nobody(rig):
     bench.ask(2)
 
     assert [] == bench.slice(HEAVY, HEAVY, seconds=0.5)
-
-
-def test_a_job_that_waits_for_its_turn_and_does_its_io_all_the_same_stands_still(rig):
-    bench = Bench(rig, Rule())
-    bench.ask(1)
-    bench.ask(2)
-    assert [] == bench.slice(HEAVY, HEAVY)  # it may have moved that before it asked
-
-    assert [("Suspend", 2)] == bench.slice(HEAVY, HEAVY)
-    assert [("Grant", 2), ("Resume", 2)] == sorted(bench.done(1))
 
 
 def test_a_job_that_waits_is_told_behind_whom(rig):
@@ -307,24 +317,12 @@ def test_who_waits_for_the_disk_is_doing_io(rig):
     assert [[]] * 6 == [bench.slice(0, 0, stalls=(0.9,)) for _ in range(6)]
 
 
-def test_a_persons_hold_passes_the_turn_on(rig):
-    bench = Bench(rig, Rule())
-    bench.ask(1)
-    bench.ask(2)
-    rig.step(ev.SuspendRequested(at_s=bench.now_s, job_id=JobId(1), by="ann"))
-    rig.backend.take()
-
-    assert [("Grant", 2)] == bench.slice()
-    assert rig.job(1).phase is None
-
-
 def test_a_person_who_holds_a_waiting_job_does_not_stop_the_others(rig):
     bench = Bench(rig, Rule(), jobs=3)
     bench.ask(1)
     bench.ask(2)
     bench.ask(3)
-    rig.step(ev.SuspendRequested(at_s=bench.now_s, job_id=JobId(2), by="ann"))
-    rig.backend.take()
+    bench.hold(2)
 
     assert [("Grant", 3)] == bench.done(1)
     rig.step(ev.ResumeRequested(at_s=bench.now_s, job_id=JobId(2), by="ann"))
@@ -347,20 +345,6 @@ def test_jobs_on_different_devices_do_not_wait_for_each_other_and_a_told_phase_i
 
     held = [("Suspend", 2), ("Suspend", 3)]
     assert (held if is_told else held[1:]) == bench.slice(HEAVY, HEAVY, HEAVY)
-
-
-def test_a_job_that_may_not_be_suspended_runs_beside_the_one_whose_turn_it_is(rig):
-    bench = Bench(rig, Rule(), no_suspend=True)
-
-    assert [[], [], []] == [bench.slice(HEAVY, HEAVY) for _ in range(3)]
-
-
-def test_who_stood_still_for_the_longest_time_allowed_runs_for_as_long(rig):
-    bench = Bench(rig, Rule(), max_suspend_s=2.0)
-    bench.slice(HEAVY, HEAVY)
-
-    assert [[], [("Resume", 2)]] == [bench.slice(HEAVY), bench.slice(HEAVY)]
-    assert [[], [("Suspend", 2)]] == [bench.slice(HEAVY, HEAVY), bench.slice(HEAVY, HEAVY)]
 
 
 def test_a_rule_that_comes_anew_lets_those_go_who_stand_still_and_judges_later_slices(rig):

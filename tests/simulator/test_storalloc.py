@@ -87,66 +87,54 @@ def test_the_indicators_of_two_requests_on_one_disk_by_hand():
     assert pytest.approx(2.93e9 * 150 / 200) == found.mean_bytes_per_s
 
 
-def test_the_parts_of_a_split_request_go_over_the_disks():
-    found = run(TWO, [wanted(650, 0, 100)])
-
-    assert (1, 4, 1) == (found.requests, found.parts, found.split)
-    assert [2, 2] == [disk.max_alloc for disk in found.disks]
-    assert {"n0": 4} == found.node_max_alloc
-
-
-def test_what_does_not_fit_when_its_time_comes_fails_whole_in_correct_books():
-    found = run(ONE, [wanted(900, 0, 100), wanted(300, 50, 150)])
-
-    assert (900 * GB, 900 * GB) == (found.allocated_bytes, found.served_bytes)
-    assert (1, 1, 1) == (found.failed, found.failed_split, found.allocated)
-    assert (5, 90.0) == (found.disks[0].max_alloc, found.disks[0].max_disk_use)
-
-
-def test_in_artefact_books_parts_that_are_given_back_count_as_allocated_and_in_the_maxima():
-    """Of 500 GB one part of 200 fits beside 700; it is given back when the next does not."""
-    found = run(ONE, [wanted(700, 0, 100), wanted(500, 50, 150)], bookkeeping="artefact")
-
-    assert (900 * GB, 700 * GB) == (found.allocated_bytes, found.served_bytes)
-    assert (1, 1) == (found.failed, found.allocated)
-    assert (90.0, 5) == (found.disks[0].max_disk_use, found.disks[0].max_alloc)
-    assert pytest.approx(70.0) == found.disks[0].mean_disk_use
-
-
-def test_the_artefact_holds_a_request_for_its_length_modulo_a_day():
-    requests = [wanted(100, 0, DAY_S + 3600)]
-
-    assert 3600.0 == run(ONE, requests, bookkeeping="artefact").last_s
-    assert DAY_S + 3600.0 == run(ONE, requests).last_s
-
-
-def test_what_ends_when_another_begins_makes_room_for_it_but_not_in_the_artefact():
-    requests = [wanted(600, 0, 100), wanted(600, 100, 200)]
-
-    assert (0, 1) == (
-        run(ONE, requests).failed,
-        run(ONE, requests, bookkeeping="artefact").failed,
-    )
-
-
-def test_a_delayed_request_holds_its_space_for_its_whole_length():
-    requests = [wanted(900, 0, 600), wanted(200, 300, 4000)]
-    found = run(ONE, requests, "balanced", retries=True)
-
-    assert (1, 1, 300.0, 0) == (found.delayed, found.requeued, found.delay_s, found.failed)
-    assert 600.0 + 3700.0 == found.last_s
+ARTEFACT = {"bookkeeping": "artefact"}
+DAY = wanted(100, 0, DAY_S + 3600)
+AFTER = [wanted(600, 0, 100), wanted(600, 100, 200)]
+OUTCOMES = {
+    # on how many disks, who asks, by which rule and books, and what comes out
+    "the parts of a split request go over the disks": (
+        (TWO, [wanted(650, 0, 100)]),
+        {},
+        {"requests": 1, "parts": 4, "split": 1, "max_alloc": 2, "node_max_alloc": {"n0": 4}},
+    ),
+    "what does not fit when its time comes fails whole in correct books": (
+        (ONE, [wanted(900, 0, 100), wanted(300, 50, 150)]),
+        {},
+        {"allocated_bytes": 900 * GB, "served_bytes": 900 * GB, "failed": 1, "failed_split": 1}
+        | {"allocated": 1, "max_alloc": 5, "max_disk_use": 90.0},
+    ),
+    # of 500 GB one part of 200 fits beside 700; it is given back when the next does not
+    "in artefact books parts that are given back count in the maxima": (
+        (ONE, [wanted(700, 0, 100), wanted(500, 50, 150)]),
+        ARTEFACT,
+        {"allocated_bytes": 900 * GB, "served_bytes": 700 * GB, "failed": 1, "allocated": 1}
+        | {"max_disk_use": 90.0, "max_alloc": 5, "mean_disk_use": pytest.approx(70.0)},
+    ),
+    "a request of a day and an hour": ((ONE, [DAY]), {}, {"last_s": DAY_S + 3600.0}),
+    "the artefact holds it modulo a day": ((ONE, [DAY]), ARTEFACT, {"last_s": 3600.0}),
+    "what ends when another begins makes room for it": ((ONE, AFTER), {}, {"failed": 0}),
+    "but not in the artefact": ((ONE, AFTER), ARTEFACT, {"failed": 1}),
+    "a delayed request holds its space for its whole length": (
+        (ONE, [wanted(900, 0, 600), wanted(200, 300, 4000)], "balanced"),
+        {"retries": True},
+        {"delayed": 1, "requeued": 1, "delay_s": 300.0, "failed": 0, "last_s": 4300.0},
+    ),
+    "refused requests are counted with their parts": (
+        (ONE, [wanted(1500, 0, 100), wanted(10, 0, 100)], "best_bandwidth"),
+        {},
+        {"refused": 1, "refused_parts": 8, "refused_split": 1, "failed": 0}
+        | {"allocated_percent": pytest.approx(100 * 10 / 1510)},
+    ),
+}
 
 
-def test_refused_requests_are_counted_with_their_parts():
-    found = run(ONE, [wanted(1500, 0, 100), wanted(10, 0, 100)], "best_bandwidth")
+@pytest.mark.parametrize(("asked", "options", "comes"), OUTCOMES.values(), ids=OUTCOMES)
+def test_outcomes_by_hand(asked, options, comes):
+    found = run(*asked, **options)
 
-    assert (1, 8, 1, 0) == (
-        found.refused,
-        found.refused_parts,
-        found.refused_split,
-        found.failed,
-    )
-    assert pytest.approx(100 * 10 / 1510) == found.allocated_percent
+    for name, value in comes.items():
+        of = found if hasattr(found, name) else found.disks[0]
+        assert value == getattr(of, name), name
 
 
 def test_platforms_are_those_of_table_3():
