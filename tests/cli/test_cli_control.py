@@ -174,15 +174,6 @@ def test_an_empty_name_or_user_does_not_select_every_job(iod, daemon):
 # -- logs -----------------------------------------------------------------------------------------
 
 
-def test_logs_prints_the_bytes_as_they_are(daemon):
-    daemon.add(job(1))
-    daemon.logs[1, "stdout"] = b"\xff\x00line\r\n" * 1000
-    command = [sys.executable, "-m", "iodaemon.cli", "--api", daemon.path, "logs", "1"]
-    ended = subprocess.run(command, capture_output=True, timeout=30, check=True)
-
-    assert (b"\xff\x00line\r\n" * 1000, b"") == (ended.stdout, ended.stderr)
-
-
 def test_logs_of_several_jobs_have_a_line_with_their_number_each(iod, daemon):
     for number in (1, 2, 4):
         daemon.add(job(number, "COMPLETED"))

@@ -380,18 +380,6 @@ def test_what_is_kept_on_tiers_is_left_and_told_where_purging_is_forced(installe
     ]
 
 
-def test_places_on_disks_are_purged_when_nothing_is_in_them(installed):
-    keep(installed, 3, "/fast0", "/fast1")
-    installed.at("/fast0/.iodaemon/3-1-ab").rmdir()
-    installed.at("/fast1/.iodaemon/3-1-ab").rename(installed.at("/fast1/.iodaemon/of an admin"))
-
-    installed.remove(purge=True)
-
-    assert "removed /fast0/.iodaemon" in installed.told
-    assert not installed.at("/fast0/.iodaemon").exists()
-    assert installed.at("/fast1/.iodaemon/of an admin").is_dir()
-
-
 @pytest.mark.parametrize(
     ("jobs", "purge", "said"),
     [

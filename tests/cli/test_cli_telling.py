@@ -314,23 +314,6 @@ def test_a_replay_tells_each_job_the_sums_and_what_it_cannot_know(iod, daemon):
     assert lines[5].startswith("A replay cannot know")
 
 
-def test_the_policy_in_force_is_asked_where_none_is_named(iod, daemon):
-    record(daemon)
-    document = {
-        "name": "mine",
-        "max_suspend_s": 5.0,
-        "admission": {"rule": "fcfs"},
-        "placement": {"rule": "least_io"},
-        "regulation": {"rule": "dynamic", "timeslice_s": 1.0, "io_bound_bytes_per_s": 4e7},
-    }
-    daemon.answers["/v1/policy"] = (200, json.dumps(document).encode())
-
-    answer = iod("replay", "--json").json
-
-    assert "mine" == answer["policy"]
-    assert sum(made["suspensions"] for made in answer["jobs"]) > 0
-
-
 SAMPLE = {"samples": [{"at_s": 4e9, "jobs": 1}], "jobs": [], "platform": {}}
 
 
