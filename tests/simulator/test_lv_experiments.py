@@ -163,20 +163,6 @@ def test_what_is_told_as_demand_is_above_the_bound_at_the_same_time():
     assert row["moved_mb_per_s"] < 40.0 < row["counted_mb_per_s"]
 
 
-def test_graphs_that_do_not_fit_gain_by_standing_aside():
-    """Workload 8 with a sixth of its computing: implicit I/O in a few seconds."""
-    study = only("lv-workloads", 8, policies=("none", "dynamic+demand"))
-    graph = study.load.apps["graph-22-18"]
-    short = study.load.apps | {"graph-22-18": msgspec.structs.replace(graph, compute_s=280.0)}
-    load = msgspec.structs.replace(study.load, apps=short)
-    values = msgspec.structs.replace(study, load=load).measure(
-        rows_of(msgspec.structs.replace(study, load=load))
-    )
-
-    assert values["T8"] > 45.0
-    assert values["R8"] > 45.0
-
-
 def test_a_job_alone_takes_what_is_said_of_it():
     study = trial("lv-workloads").study
     for name in study.load.apps:
