@@ -110,19 +110,6 @@ def test_others_who_use_the_disk_in_more_than_a_tenth_of_the_steps_end_it(moved)
     assert "--force" in text
 
 
-def test_with_force_it_is_said_and_goes_on():
-    disk = Disk()
-    watched = witness(disk, is_forced=True)
-    for _ in range(2):
-        step(watched, disk, 100 * MB, read=100 * MB, written=50 * MB)
-    assert watched.words == ()
-
-    for _ in range(3):
-        step(watched, disk, 100 * MB, read=100 * MB, written=50 * MB)
-
-    assert watched.words == ("others moved 50.0 MB/s on sda in 5 of 5 steps",)
-
-
 def test_what_is_more_than_a_writer_wrote_is_others():
     disk = Disk()
     watched = witness(disk)
@@ -135,14 +122,6 @@ def test_what_is_more_than_a_writer_wrote_is_others():
     ):
         step(watched, disk, 100 * MB, writes=True, **others)
         assert is_disturbing == watched.was_disturbed
-
-
-def test_a_mirror_writes_on_each_of_its_disks():
-    each = Moved(reads=0, read_bytes=0, read_ms=0, writes=9, written_bytes=100 * MB, write_ms=1)
-    step = {"had_bytes": 100 * MB, "ios": 9, "spent_s": 1.0, "is_direct": True, "writes": True}
-
-    assert not is_disturbed([each, each], **step)
-    assert is_disturbed([each, each, each], **{**step, "had_bytes": 50 * MB})
 
 
 @pytest.mark.parametrize(

@@ -183,28 +183,6 @@ def test_too_little_room_and_too_little_asked_for_are_refused(bed):
         assert (1, True) == (code, told in err)
 
 
-@pytest.mark.slow
-def test_a_busy_machine_is_refused_unless_forced_and_told_by_a_dry_run(bed):
-    burn = [sys.executable, "-c", "while True: pass"]
-    burners = [subprocess.Popen(burn) for _ in range(os.cpu_count() or 1)]
-    try:
-        code, out, err = bed.run(str(bed.point))
-        forced, plan, _ = bed.run(str(bed.point), "--force", "--dry-run")
-        dry, told, why = bed.run(str(bed.point), "--dry-run")
-    finally:
-        for burner in burners:
-            burner.kill()
-            burner.wait()
-
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "the CPUs are busy for" in err
-    assert "--force" in err
-    assert forced == 0
-    assert "the CPUs are busy for" in plan
-    assert dry == 0, why
-    assert "would be refused without --force" in told
-
-
 def write_on(path, until_set):
     """Past the page cache, as fast as it goes."""
     with mmap.mmap(-1, MIB) as buffer:

@@ -145,12 +145,6 @@ def test_far_more_than_was_measured_is_told_after_some_slices():
     assert "151 MB/s, and at most 100 MB/s" in after(*[fast] * SUSTAIN_ABOVE).problem
 
 
-def test_a_slice_within_what_was_measured_begins_the_count_anew():
-    fast, usual = slice_of(moved=151 * MB), slice_of(moved=149 * MB)
-
-    assert after(*[fast] * (SUSTAIN_ABOVE - 1), usual, fast).problem == ""
-
-
 def test_lone_requests_that_take_far_longer_are_told():
     slow = slice_of(took_s=0.031, reads=20.0)
 

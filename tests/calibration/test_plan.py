@@ -57,13 +57,6 @@ def test_the_file_leaves_half_of_the_room_and_is_no_larger_than_asked(free, read
         assert size >= min(plan.LEAST_BYTES // readers * readers, size)
 
 
-def test_too_little_room_is_no_room():
-    assert plan.file_bytes(31 * MIB, 8, None) == 0
-    assert plan.file_bytes(32 * MIB, 8, None) == 16 * MIB
-    assert plan.file_bytes(1 << 40, 8, 15 * MIB) == 0
-    assert plan.file_bytes(1 << 50, 8, None) == plan.MOST_BYTES
-
-
 @given(
     st.dictionaries(st.integers(2, 64), st.floats(1e3, 1e11), max_size=6),
     st.floats(1e3, 1e11),

@@ -123,17 +123,6 @@ def test_the_quick_version_is_kept_beside_the_whole_one_and_a_miss_fails_if_stri
     assert 1 == iod("sim", "run", tiny, "--quick", "--strict", *HERE).code
 
 
-def test_a_policy_in_one_file_is_tried_in_simulation(iod, place):
-    (place / "mine.toml").write_text(
-        '[admission]\nrule = "fcfs"\n[regulation]\nrule = "dynamic"\nio_bound = "20 MB/s"\n'
-    )
-    words = ["--quick", *HERE, "--policy", "none", "--policy", "./mine.toml"]
-
-    result = iod("sim", "run", "first-steps", *words)
-
-    assert (0, True) == (result.code, "\nmine " in result.out)
-
-
 @pytest.mark.slow
 def test_bands_are_tried_on_other_sets_of_seeds_and_the_report_has_on_how_many_they_hold(iod, own):
     """Not any more where the band has changed."""
