@@ -124,6 +124,11 @@ def counters(read_bytes: int | None = 0, written_bytes: int | None = 0) -> JobCo
     return JobCounters(read_bytes=read_bytes, written_bytes=written_bytes)
 
 
+def device_counters(**fields: int) -> DeviceCounters:
+    """Of a disk that has done nothing but what is told."""
+    return DeviceCounters(**dict.fromkeys(DeviceCounters.__struct_fields__, 0) | fields)
+
+
 def device_load(**fields: Any) -> DeviceLoad:
     """A disk in one slice that is busy with one request; else nothing but what is told."""
     nothing: dict[str, Any] = {

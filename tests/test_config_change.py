@@ -156,7 +156,3 @@ def test_of_another_rule_the_name_is_told_alone():
 
     assert ('"none"', '"none"') == (told["policy"], told["regulation.rule"])
     assert not any(path.startswith("regulation.") for path in set(told) - {"regulation.rule"})
-
-
-def test_the_same_policy_changes_nothing():
-    assert () == policy_changes(policy("easy"), policy("easy"))

@@ -1,6 +1,11 @@
 """requirements.txt, which root installs: in step with constraints.txt, and whole."""
 
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -55,3 +60,28 @@ def test_what_the_project_needs_is_there_with_all_that_these_need():
         assert name in required, f"{name}: run 'make requirements'"
         if name not in NEWER:
             left |= {other for other, marker in needed_by(name) if not marker} - seen
+
+
+# -- the example script ----------------------------------------------------------------------------
+
+
+def test_the_example_script_is_read_with_its_hints():
+    ended = subprocess.run(
+        [sys.executable, "-m", "iodaemon.cli", "submit", "--dry-run", "--json", "examples/job.sh"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    [spec] = json.loads(ended.stdout)["jobs"]
+    assert ("example", 1, 300.0) == (spec["name"], spec["cpus"], spec["walltime_s"])
+    assert (32e6, 0.2) == (spec["io_rate_bytes_per_s"], spec["io_share"])
+
+
+def test_the_example_script_is_one():
+    shell = shutil.which("sh")
+
+    assert 0 == subprocess.run([shell, "-n", ROOT / "examples/job.sh"], check=True).returncode

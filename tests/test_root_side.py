@@ -43,21 +43,6 @@ def test_the_supervisor_of_the_system_has_a_place_of_its_own(file):
     assert ("auto", True) == (found.cgroup, found.is_service)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-@pytest.mark.parametrize("whose", ["state", "output"])
-def test_what_another_user_could_change_is_refused_with_the_cure(tmp_path, whose):
-    state = tmp_path / "state"
-    (state / "output").mkdir(parents=True, mode=0o700)
-    place = state if whose == "state" else state / "output"
-    os.chown(place, 65534, 65534)
-
-    with pytest.raises(ConfigError) as refused:
-        root_side._prepare(state)
-
-    told = f"{place} belongs to uid 65534, not to uid 0; 'chown -R 0 {state}/' as root"
-    assert f"{told}, and start the supervisor again" == str(refused.value)
-
-
 def test_a_directory_that_cannot_be_made_is_told_with_the_cure(tmp_path):
     (tmp_path / "file").touch()
 

@@ -69,39 +69,6 @@ def test_a_file_system_in_memory_has_nothing_to_measure(tmp_path):
 
 
 @pytest.mark.node
-def test_an_overlay_whose_upper_layer_is_memory_has_nothing_to_measure(tmp_path):
-    point = tmp_path / "at"
-    for name in ("lower", "memory", "at"):
-        (tmp_path / name).mkdir()
-    with small_disk(tmp_path / "memory", kib=1024) as memory:
-        (memory / "upper").mkdir()
-        (memory / "work").mkdir()
-        layers = f"lowerdir={tmp_path}/lower,upperdir={memory}/upper,workdir={memory}/work"
-        mount("-t", "overlay", "-o", layers, "overlay", str(point))
-        try:
-            assert "there is no device to measure" in told(point)
-            assert identities_of(str(point)) == frozenset()
-        finally:
-            subprocess.run(["umount", point], check=True)
-
-
-@pytest.mark.node
-def test_of_an_overlay_the_disk_of_the_upper_layer_is_measured(tmp_path, mounted):
-    lower, point = mounted(), tmp_path / "over"
-    for name in ("upper", "work", "over"):
-        (tmp_path / name).mkdir()
-    layers = f"lowerdir={lower},upperdir={tmp_path}/upper,workdir={tmp_path}/work"
-    mount("-t", "overlay", "-o", layers, "overlay", str(point))
-    try:
-        found = survey(str(point))
-    finally:
-        subprocess.run(["umount", point], check=True)
-
-    assert found.devices == survey(str(tmp_path)).devices
-    assert found.filesystem == "overlay"
-
-
-@pytest.mark.node
 def test_a_loop_device_that_is_read_through_the_page_cache_is_refused(tmp_path):
     image, point = tmp_path / "image", tmp_path / "at"
     make_file_system(image, mib=8)

@@ -2,8 +2,9 @@
 
 import math
 
+import msgspec
 import pytest
-from calibrating import MB, paced
+from calibrating import MB, calibration, leaf, paced, point
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,11 +13,14 @@ from iodaemon.calibration.knee import (
     DEGRADED,
     curves,
     disputed,
+    draw,
     find_knees,
     next_rate,
     recommended,
 )
 from iodaemon.calibration.record import Knee
+from iodaemon.calibration.store import keep, kept_of
+from iodaemon.cli.calibrate import draw_figure, lines_of, replaced_words
 
 RATES = st.floats(min_value=1e5, max_value=1e10)
 SOCKETS = st.integers(min_value=1, max_value=8)
@@ -50,16 +54,6 @@ def test_the_order_of_the_steps_does_not_matter(steps, rng):
     assert disputed(loads) == disputed(mixed)
 
 
-@given(st.lists(st.tuples(SOCKETS, RATES, st.floats(1.0, 50.0)), max_size=30))
-def test_a_knee_lies_between_two_rates_that_were_asked_for(steps):
-    for knee in find_knees([paced(*step) for step in steps]):
-        asked = {total for sockets, total, _ in steps if sockets == knee.sockets}
-        assert knee.fine_bytes_per_s in {0.0, *asked}
-        if knee.degraded_bytes_per_s is not None:
-            assert knee.degraded_bytes_per_s in asked
-            assert knee.fine_bytes_per_s < knee.degraded_bytes_per_s
-
-
 @given(RATES, SOCKETS, st.sets(st.integers(1, 100), min_size=6, max_size=20), st.data())
 def test_one_disturbed_step_far_below_the_knee_moves_nothing(capacity, sockets, percents, data):
     totals = sorted(percent / 50 * capacity for percent in percents)
@@ -85,21 +79,14 @@ def test_a_step_that_is_measured_again_counts_by_the_better_one(capacity, socket
     assert find_knees([*loads, worse]) == find_knees(loads)
 
 
-def test_no_step_has_no_knee_and_recommends_nothing():
-    assert find_knees([]) == ()
-    assert recommended([]) is None
-    assert disputed([]) == ()
-    assert curves([]) == {}
-
-
 def test_unpaced_readers_say_nothing_of_the_knee():
     unpaced = paced(2, 100 * MB, 3.0)
 
     assert find_knees([type(unpaced)(**{**_fields(unpaced), "asked_bytes_per_s": None})]) == ()
 
 
-def _fields(load):
-    return {name: getattr(load, name) for name in load.__struct_fields__}
+def _fields(struct):
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
 @pytest.mark.parametrize(
@@ -133,12 +120,6 @@ def test_while_nothing_was_degraded_the_next_step_asks_for_more_than_the_last():
     assert next_rate(knees, 2, 20 * MB) is None
 
 
-def test_a_knee_between_rates_that_hardly_differ_is_known_well_enough():
-    knees = find_knees(on_device(50 * MB, 2, [52 * MB, 54 * MB]))
-
-    assert next_rate(knees, 2, 1e9) is None
-
-
 @given(RATES, st.lists(RATES, min_size=1, max_size=6, unique=True))
 def test_closing_in_halves_what_is_not_known(capacity, totals):
     loads = on_device(capacity, 4, [*totals, 4 * capacity])
@@ -167,8 +148,92 @@ def test_a_curve_of_figure_14_is_the_run_time_over_that_on_one_socket():
     assert curves(loads) == {10 * MB: {1: 1.0, 2: 2.0, 4: 1.0}, 30 * MB: {1: 1.0, 2: 3.0}}
 
 
-@given(st.lists(st.tuples(SOCKETS, RATES, st.floats(0.5, 50.0)), max_size=30))
-def test_a_curve_begins_at_one_and_never_falls_below(steps):
-    for curve in curves([paced(*step) for step in steps]).values():
-        assert curve[1] == 1.0
-        assert min(curve.values()) >= 1.0
+# -- the picture, and a calibration in words -------------------------------------------------------
+
+STEPS = st.tuples(st.integers(1, 8), st.floats(1e4, 1e11), st.floats(1.0, 1e4))
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_every_curve_is_a_line_of_the_table_and_the_picture_is_straight(steps):
+    found = curves([paced(*step) for step in steps])
+
+    lines = draw(found)
+
+    assert len([line for line in lines if "MB/s a socket" in line]) == min(26, len(found))
+    assert len({line.index("|") for line in lines if "|" in line}) <= 1
+    assert (lines == []) == (found == {})
+
+
+def test_what_degrades_stands_above_what_does_not():
+    steps = [(1, 10.0, 1.0), (2, 20.0, 1.0), (1, 40.0, 1.0), (2, 80.0, 4.0)]
+    lines = draw(curves([paced(sockets, rate * MB, ratio) for sockets, rate, ratio in steps]))
+
+    assert "b" in lines[0]
+    assert "4x" in lines[0]
+    assert lines[11].count("a") == 2
+    assert lines[-1].split()[-2:] == ["1.00", "4.00"]
+
+
+def test_nothing_measured_is_no_picture():
+    assert draw({}) == []
+    assert draw_figure(calibration(loads=()), None) == ()
+
+
+def test_in_words_a_request_that_was_split_has_a_star_and_one_not_measured_a_hyphen():
+    split = point(size=1 << 20, service_s=0.002)
+    split = type(split)(**{**_fields(split), "size_bytes": float(1 << 19)})
+    lines = lines_of(calibration(leaf(points=[point(service_s=0.00012), split])))
+
+    (small,) = [line for line in lines if line.strip().startswith("4 KiB")]
+    (large,) = [line for line in lines if line.strip().startswith("1 MiB")]
+    assert small.split() == ["4", "KiB", "0.120", "ms", "-", "-", "-"]
+    assert "2.000 ms*" in large
+
+
+def test_in_words_a_bound_that_cannot_be_recommended_is_said():
+    assert any("none recommended" in line for line in lines_of(_without_bound()))
+    assert any('"40 MB/s" recommended' in line for line in lines_of(calibration()))
+
+
+def _without_bound():
+    return calibration(io_bound_bytes_per_s=None)
+
+
+# -- in words --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fine", "degraded", "words"),
+    [
+        (45 * MB, 48 * MB, "between 45.0 and 48.0 MB/s of all"),
+        (1701 * MB, 1702 * MB, "between 1.701 and 1.702 GB/s of all"),
+        (1701 * MB, 1701 * MB + 1, "about 1.7 GB/s of all"),
+        (0.0, 5800 * MB, "below 5.8 GB/s of all"),
+        (2800 * MB, None, "not seen up to 2.8 GB/s of all"),
+        (0.4 * MB, 0.41 * MB, "between 0.40 and 0.41 MB/s of all"),
+    ],
+)
+def test_the_ends_of_a_knee_differ_as_they_are_written(fine, degraded, words):
+    knee = Knee(sockets=2, fine_bytes_per_s=fine, degraded_bytes_per_s=degraded)
+
+    (line,) = [
+        each for each in lines_of(calibration(knees=(knee,))) if each.startswith("knee, 2 sockets")
+    ]
+
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    ("is_forced", "words"), [(False, "on a quiet machine"), (True, "on a busy machine")]
+)
+def test_whose_place_a_new_one_takes_is_said(tmp_path, is_forced, words):
+    made = calibration()
+    method = msgspec.structs.replace(made.method, forced=is_forced)
+    first = msgspec.structs.replace(made, method=method, path="/one")
+    assert replaced_words(kept_of(tmp_path, first)) == ""
+
+    keep(tmp_path, first)
+    said = replaced_words(kept_of(tmp_path, msgspec.structs.replace(made, path="/two")))
+
+    assert said.startswith(" in place of that of ")
+    assert said.endswith(f", measured {words}")

@@ -1,12 +1,17 @@
 """What is measured: it fits into the time, the room and the file."""
 
 import math
+import os
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from iodaemon.calibration import plan
-from iodaemon.calibration.plan import Regions
+from iodaemon.calibration import measure, plan
+from iodaemon.calibration.measure import load_of, write_file
+from iodaemon.calibration.plan import LEAST_BYTES, Regions
+from iodaemon.errors import RequestError
+from iodaemon.kernels.paced import Told
 
 MIB = 1 << 20
 
@@ -32,12 +37,6 @@ def test_sockets_are_loaded_from_one_to_all(sockets):
     assert len(counts) <= 10
 
 
-def test_up_to_four_sockets_every_number_of_them_is_loaded():
-    assert plan.socket_counts(4) == (1, 2, 3, 4)
-    assert plan.socket_counts(6) == (1, 2, 4, 6)
-    assert plan.socket_counts(8) == (1, 2, 4, 8)
-
-
 @given(st.lists(st.lists(st.integers(0, 500), min_size=1, max_size=2), min_size=1, max_size=70))
 def test_a_socket_is_divided_into_parts_that_have_all_its_cpus(cores):
     parts = plan.divide_cores(cores)
@@ -56,13 +55,6 @@ def test_the_file_leaves_half_of_the_room_and_is_no_larger_than_asked(free, read
     assert size % (readers * MIB) == 0
     if size:
         assert size >= min(plan.LEAST_BYTES // readers * readers, size)
-
-
-def test_too_little_room_is_no_room():
-    assert plan.file_bytes(31 * MIB, 8, None) == 0
-    assert plan.file_bytes(32 * MIB, 8, None) == 16 * MIB
-    assert plan.file_bytes(1 << 40, 8, 15 * MIB) == 0
-    assert plan.file_bytes(1 << 50, 8, None) == plan.MOST_BYTES
 
 
 @given(
@@ -121,3 +113,76 @@ def test_a_place_to_begin_at_leaves_half_the_file_and_is_aligned(whole, size):
         at = regions.anywhere(size)
         assert at % size == 0
         assert 0 <= at <= whole / 2
+
+
+# -- how long the test file is written -------------------------------------------------------------
+
+
+class Clock:
+    """The seconds that writing took."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def monotonic(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(measure, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def descriptor(tmp_path):
+    descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    yield descriptor
+    os.close(descriptor)
+
+
+class Disk:
+    """Writes so many bytes a second, and ends an order when its time is over."""
+
+    def __init__(self, clock, rate):
+        self.clock, self.rate, self.orders = clock, rate, []
+
+    def __call__(self, orders):
+        (order,) = orders.values()
+        blocks = order.length // order.block
+        self.orders.append(order)
+        if self.rate:
+            within = max(1, int(order.seconds * self.rate / order.block))
+            blocks = min(blocks, within)
+            self.clock.now_s += blocks * order.block / self.rate
+        size = blocks * order.block if self.rate else 0
+        return {0: Told(None, size, blocks, 1.0, 1.0)}
+
+
+def test_of_a_slow_disk_no_order_lasts_longer_than_there_is_time(clock, descriptor):
+    disk = Disk(clock, MIB)
+
+    written, rate = write_file(disk, descriptor, 500 * MIB, 4.0)
+
+    assert written == LEAST_BYTES == os.fstat(descriptor).st_size
+    assert rate == pytest.approx(MIB)
+    assert all(order.seconds <= 4.0 for order in disk.orders)
+    assert clock.now_s == pytest.approx(LEAST_BYTES / MIB)
+
+
+def test_a_disk_that_takes_nothing_is_said(clock, descriptor):
+    with pytest.raises(RequestError, match="cannot be written"):
+        write_file(Disk(clock, 0), descriptor, 500 * MIB, 4.0)
+
+
+def told(moved, run_s):
+    return Told(None, moved, 4, run_s, run_s / 2)
+
+
+def test_readers_of_which_one_takes_longer_had_all_of_it_until_that_one_was_done():
+    load = load_of(2, None, [told(100, 1.0), told(300, 4.0)])
+
+    assert load.had_bytes_per_s == pytest.approx(100.0)
+    assert (2, 2) == (load.sockets, load.readers)
+    assert load.wait_s == pytest.approx(2.5 / 8)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from calibrating import calibration, leaf
+from calibrating import calibration
 
 from iodaemon.calibration.store import keep, kept_file, load, put
 from iodaemon.cli import main
@@ -130,17 +130,6 @@ def test_a_figure_follows_no_link(tmp_path, victim):
     assert sorted(os.listdir(tmp_path)) == sorted([*(p.name for p in drawn), "victim"])
 
 
-@pytest.mark.slow
-def test_figures_of_two_directories_on_one_disk_have_two_names(tmp_path):
-    pytest.importorskip("matplotlib")
-    paths = ("/data", "/data/a-b", "/data/a/b", "/", f"/{'x' * 3000}", "/ä$", "/../../etc")
-
-    drawn = [draw_figure(calibration(leaf("a/../$b$"), path=each), tmp_path) for each in paths]
-
-    assert len({path for each in drawn for path in each}) == 2 * len(paths)
-    assert {path.parent for each in drawn for path in each} == {tmp_path}
-
-
 def test_a_figure_that_is_asked_for_and_cannot_be_drawn_fails(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     config = tmp_path / "config.toml"
@@ -163,13 +152,3 @@ def test_a_kept_file_that_is_a_link_or_a_pipe_is_refused_and_nobody_waits(tmp_pa
 
     with pytest.raises(ConfigError, match="is no ordinary file; remove it"):
         load(tmp_path)
-
-
-def test_a_state_directory_may_be_a_link(tmp_path):
-    (tmp_path / "real").mkdir()
-    (tmp_path / "state").symlink_to(tmp_path / "real")
-
-    keep(tmp_path / "state", calibration())
-
-    assert os.listdir(tmp_path / "real") == ["calibration.json"]
-    assert len(load(tmp_path / "state").calibrations) == 1

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import socketserver
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -74,6 +78,20 @@ def reason(text: str, code: str = "Slots", cure: str = "") -> dict[str, str]:
 def sum_of(**changes: Any) -> dict[str, Any]:
     """One SUM of the API; with ``key`` a row, without it a total."""
     return Tallies("user").total() | {"charged_s": changes.get("run_s", 0.0)} | changes
+
+
+def on_a_terminal(*words: str, **variables: str) -> bytes:
+    """What a terminal gets of ``iod``."""
+    reader, writer = pty.openpty()
+    command = [sys.executable, "-m", "iodaemon.cli", *words]
+    environ = {name: text for name, text in (os.environ | variables).items() if text}
+    subprocess.run(command, stdout=writer, env=environ, check=True, timeout=60)
+    os.close(writer)
+    pieces = []
+    with open(reader, "rb", buffering=0) as terminal, contextlib.suppress(OSError):
+        while piece := terminal.read(65536):
+            pieces.append(piece)
+    return b"".join(pieces)
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):

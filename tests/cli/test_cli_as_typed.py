@@ -27,15 +27,6 @@ def link(here):
     return here
 
 
-def test_above_a_link_is_above_what_it_leads_to(iod, daemon, link):
-    words = ("-D", "there/link/..", "-o", f"{link}/there/link/../out")
-    assert 0 == iod("submit", *words, "--", "true").code
-    (link / "there" / "link" / ".." / "out").touch()  # as the shell would
-
-    assert (f"{link}/far/out", f"{link}/far") == (only(daemon)["stdout"], only(daemon)["cwd"])
-    assert (link / "far" / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -104,24 +95,6 @@ def test_what_python_sets_for_itself_gets_into_no_job(daemon, socket_path):
     assert "C.UTF-8" == asked["LC_CTYPE"]
 
 
-def test_a_name_whose_bytes_would_change_on_the_way_is_refused(daemon, socket_path):
-    """As a client in a Latin-1 locale has it; such a locale need not be installed here."""
-    code = """
-import os, sys
-os.fsencode = lambda word: word.encode("latin-1")
-from iodaemon.cli import main
-sys.exit(main())
-"""
-    words = ["--api", socket_path, "submit", "--", "echo", "Größe"]
-    ended = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, check=False)
-
-    assert (1, []) == (ended.returncode, [each for each in daemon.seen if each[0] == "POST"])
-    assert (
-        b"is no UTF-8 text: rename it, or put it into a script; nothing was submitted"
-        in ended.stderr
-    )
-
-
 @pytest.mark.parametrize(
     ("begins", "problem", "cure"),
     [
@@ -150,7 +123,6 @@ def test_a_script_of_another_system_is_refused_with_the_cure(
     "line",
     [
         *("FOO=1 true", "cd / && true", ". ./env && true"),
-        *("gone; gone", "(gone)", "{ gone; }", "!gone", "exec gone", "module load x"),
     ],
 )
 def test_what_a_shell_would_understand_is_pointed_to_it(iod, here, line):
@@ -205,13 +177,3 @@ main()
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
 
     assert (-signal.SIGINT, b"") == (ended.returncode, ended.stderr)
-
-
-def test_before_ctrl_c_is_taken_care_of_nothing_else_is_loaded():
-    code = (
-        "import sys; known = set(sys.modules); import iodaemon.cli; "
-        "print(sorted(set(sys.modules) - known))"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert "['iodaemon', 'iodaemon.cli']" == ended.stdout.strip()

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
-import pty
 import subprocess
 import sys
-import threading
 from functools import partial
 
 import pytest
-from fake_daemon import job, reason
-
-from iodaemon.api.client import Client
-from iodaemon.cli.selector import format_ids, parse_selectors
+from fake_daemon import job, on_a_terminal, reason
 
 
 class Terminal(io.StringIO):
@@ -62,13 +56,6 @@ def test_requeue_says_what_became_of_each_and_takes_ended_jobs(iod, daemon):
     assert [{"select": "1,2-3", "grace_s": 5.0}] == daemon.bodies("/v1/jobs/requeue")
 
 
-def test_suspend_and_resume_say_the_state(iod, daemon):
-    daemon.add(job(1))
-
-    assert (0, "job 1 SUSPENDED_USER\n") == ((done := iod("suspend", "1")).code, done.out)
-    assert (0, "job 1 RUNNING\n") == ((done := iod("resume", "last")).code, done.out)
-
-
 def test_the_grace_time_is_sent_in_seconds_where_it_is_given(iod, daemon):
     daemon.add(job(1), job(2))
     iod("cancel", "1", "--grace", "1m")
@@ -76,13 +63,6 @@ def test_the_grace_time_is_sent_in_seconds_where_it_is_given(iod, daemon):
 
     sent = [{"select": "1", "grace_s": 60.0}, {"select": "2"}]
     assert sent == daemon.bodies("/v1/jobs/cancel")
-
-
-@pytest.mark.parametrize("grace_s", [1e300, float("inf"), -1.0])
-def test_a_grace_time_that_cannot_be_is_the_daemons_to_refuse(daemon, grace_s):
-    daemon.add(job(1))
-
-    assert 1 == Client(daemon.path).cancel(1, grace_s=grace_s)["job"]["id"]
 
 
 @pytest.mark.parametrize(
@@ -191,29 +171,7 @@ def test_an_empty_name_or_user_does_not_select_every_job(iod, daemon):
     assert [] == daemon.seen
 
 
-def test_selectors_join(iod):
-    selection = parse_selectors(["1,4", "3-9", "last"])
-
-    assert ("1,4,3-9,last", (1, 4), False) == (selection.text, selection.ids, selection.is_plain)
-
-
-@pytest.mark.parametrize(
-    ("ids", "text"), [([7], "7"), ([1, 2, 3], "1-3"), ([3, 1, 5, 4], "1,3-5"), ([], "")]
-)
-def test_runs_of_numbers_are_ranges(ids, text):
-    assert text == format_ids(ids)
-
-
 # -- logs -----------------------------------------------------------------------------------------
-
-
-def test_logs_prints_the_bytes_as_they_are(daemon):
-    daemon.add(job(1))
-    daemon.logs[1, "stdout"] = b"\xff\x00line\r\n" * 1000
-    command = [sys.executable, "-m", "iodaemon.cli", "--api", daemon.path, "logs", "1"]
-    ended = subprocess.run(command, capture_output=True, timeout=30, check=True)
-
-    assert (b"\xff\x00line\r\n" * 1000, b"") == (ended.stdout, ended.stderr)
 
 
 def test_logs_of_several_jobs_have_a_line_with_their_number_each(iod, daemon):
@@ -236,16 +194,6 @@ def test_logs_asks_for_what_is_wanted(iod, daemon):
     assert iod("logs", "-f", "--err", "--tail", "2", "last").out == "b\nc\n"
     [asked] = [query for _, path, query in daemon.seen if path.endswith("/logs")]
     assert asked == {"stream": ["stderr"], "follow": ["1"], "tail": ["2"]}
-
-
-def on_a_terminal(*words):
-    """What a terminal gets of ``iod``."""
-    reader, writer = pty.openpty()
-    command = [sys.executable, "-m", "iodaemon.cli", *words]
-    subprocess.run(command, stdout=writer, check=True, timeout=60)
-    os.close(writer)
-    with open(reader, "rb", buffering=0) as terminal, contextlib.suppress(OSError):
-        return terminal.read(65536)
 
 
 ORDERS = b"\x1b]0;title\x07\x1b[2Ja\tb\r\nc\xc2\x9b31m \xff \xe2\x82\xac\x08\n"
@@ -279,23 +227,6 @@ def test_following_tells_what_a_job_waits_for_and_how_it_failed(iod, daemon):
         assert (0, "") == (code, out)
         assert words in waits
         assert f"iod: job {job_id} FAILED: exit code 3" == ended
-
-
-def test_following_goes_on_after_a_restart_of_the_daemon_where_it_was(iod, daemon):
-    daemon.add(job(1))
-    daemon.logs[1, "stdout"] = b"one\ntwo\n"
-
-    def restart():
-        daemon.stop()
-        daemon.logs[1, "stdout"] += b"three\n"
-        daemon.end(1)
-        daemon.start()
-
-    daemon.after_follow = [lambda: threading.Thread(target=restart).start()]
-
-    result = iod("logs", "-f", "--tail", "1", "1")
-
-    assert (0, "two\nthree\n") == (result.code, result.out)
 
 
 def test_following_a_job_that_is_requeued_goes_on_with_its_new_output(iod, daemon):

@@ -72,11 +72,8 @@ ACCURACY = [{"source": "learned", "predictions": 6, "off": 1.25}]
     ("words", "accuracy", "out", "told"),
     [
         ((), [], "", f"iod: nothing is known yet: {TEACH}\n"),
-        (("--no-header",), [], "", f"iod: nothing is known yet: {TEACH}\n"),
         (("lu*",), [], "", "iod: nothing is known of these: 'iod hint show' lists all\n"),
         (("-u", "me"), [], "", "iod: nothing is known of these: 'iod hint show' lists all\n"),
-        (("--limit", "5"), [], "", "iod: nothing is known of these: 'iod hint show' lists all\n"),
-        (("--no-header",), ACCURACY, None, f"iod: no key is known now: {TEACH}\n"),
         ((), ACCURACY, None, f"iod: no key is known now: {TEACH}\n"),  # all were forgotten
         (("x",), ACCURACY, "learned: wrong by 1.2x, typically, for 6 jobs\n", None),
     ],
@@ -211,29 +208,6 @@ def test_what_cannot_be_used_is_one_line_each_and_the_others_are_imported(iod, d
     ] == others
 
 
-@pytest.mark.slow
-def test_a_log_without_a_program_may_be_of_the_jobs_of_a_name(iod, daemon):
-    words = ("hint", "import", "-u", "7", "-J", "train", str(LOGS / "dxt.darshan"))
-    first, again = iod(*words), iod(*words)
-
-    assert (0, "0 runs imported, 1 known before\n") == (first.code, again.out)
-    [run] = daemon.runs
-    assert ([], "train", 7) == (run["command"], run["name"], run["uid"])
-
-
-@pytest.mark.slow
-def test_as_root_a_log_speaks_of_its_own_users_jobs_and_all_is_printed_as_json(
-    iod, daemon, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(hint.os, "geteuid", lambda: 0)
-    (tmp_path / "x").touch()
-    told = iod("hint", "import", "--json", str(tmp_path / "x"), str(LOGS / "example.darshan")).json
-
-    assert [69615] == [run["uid"] for run in daemon.runs]
-    assert (1, 0, 1) == (told["imported"], told["known"], len(told["runs"]))
-    assert [{"log": str(tmp_path / "x"), "problem": "empty"}] == told["problems"]
-
-
 def test_another_users_log_is_not_imported_unless_as_ones_own(iod, daemon, monkeypatch):
     monkeypatch.setattr(hint.os, "geteuid", lambda: 4242)
 
@@ -242,8 +216,6 @@ def test_another_users_log_is_not_imported_unless_as_ones_own(iod, daemon, monke
     assert result.err.endswith(
         "example.darshan: of user 69615; you are 4242: --user me counts it as yours\n"
     )
-    assert 0 == iod("hint", "import", "-u", "me", str(LOGS / "example.darshan")).code
-    assert [4242] == [run["uid"] for run in daemon.runs]
 
 
 def test_a_dry_run_shows_the_runs_and_needs_no_daemon(iod):
@@ -260,10 +232,3 @@ def test_without_the_library_it_is_said_how_to_get_it(iod, monkeypatch):
 
     line = "Darshan's library is missing: pip install 'iodaemon[darshan]'"
     assert (1, line) == iod.fails("hint", "import", "x")
-
-
-def test_without_a_daemon_that_is_said_after_reading(iod):
-    code, line = iod.fails("hint", "import", "-u", "me", str(LOGS / "example.darshan"))
-
-    assert 7 == code
-    assert "iod daemon" in line

@@ -215,14 +215,6 @@ def test_a_unit_that_is_shipped_no_longer_goes(computer):
     assert not computer.at("/etc/systemd/system/iodaemon-old.timer").exists()
 
 
-def test_a_program_that_moved_takes_units_and_link_along(installed):
-    installed.layout = installed.layout_of("/srv/iod2/bin/iod")
-    installed.install()
-
-    assert "/srv/iod2/bin/iod" == os.readlink(installed.at(LINK))
-    assert "ExecStart=/srv/iod2/bin/iod daemon" in installed.at(DAEMON_UNIT).read_text()
-
-
 def test_a_configuration_that_is_there_is_left_as_it_is(computer):
     config = computer.at("/etc/iodaemon/config.toml")
     config.parent.mkdir()
@@ -277,12 +269,6 @@ def test_an_install_that_was_cut_short_is_completed_or_taken_away(computer):
     computer.remove(purge=True)
     assert RECORD.lstrip("/") in rest
     assert RECORD.lstrip("/") not in computer.files()
-
-
-def test_a_service_that_was_stopped_is_started_again(installed):
-    (installed.state / "active-iodaemon.service").unlink()
-
-    assert FRESH[-1:] == installed.install()
 
 
 def test_a_command_that_fails_says_so_and_the_next_install_goes_on(computer):
@@ -394,18 +380,6 @@ def test_what_is_kept_on_tiers_is_left_and_told_where_purging_is_forced(installe
     ]
 
 
-def test_places_on_disks_are_purged_when_nothing_is_in_them(installed):
-    keep(installed, 3, "/fast0", "/fast1")
-    installed.at("/fast0/.iodaemon/3-1-ab").rmdir()
-    installed.at("/fast1/.iodaemon/3-1-ab").rename(installed.at("/fast1/.iodaemon/of an admin"))
-
-    installed.remove(purge=True)
-
-    assert "removed /fast0/.iodaemon" in installed.told
-    assert not installed.at("/fast0/.iodaemon").exists()
-    assert installed.at("/fast1/.iodaemon/of an admin").is_dir()
-
-
 @pytest.mark.parametrize(
     ("jobs", "purge", "said"),
     [
@@ -422,14 +396,6 @@ def test_jobs_are_in_the_way_of_removing_and_force_ends_them(installed, jobs, pu
     assert before == installed.files()
     installed.remove(purge=purge, force=True)
     assert tuple(sorted({*jobs.standing, *(jobs.waiting if purge else ())})) == installed.ended
-
-
-def test_jobs_that_wait_are_kept_with_the_journal(installed):
-    installed.jobs = Jobs((), (9,))
-
-    installed.remove()
-
-    assert () == installed.ended
 
 
 def test_jobs_are_seen_by_their_cgroups_when_no_daemon_answers(installed):
@@ -605,11 +571,6 @@ def test_a_venv_of_another_user_is_refused(venv):
     os.chown(venv / "opt/venv/lib/iodaemon", 12345, 0)
 
     assert "belongs to uid 12345, who could act as root" in flaw_of(venv)
-
-
-def test_a_program_with_a_blank_in_its_path_is_refused():
-    with pytest.raises(RequestError, match="cannot be called from a unit"):
-        system_layout("/opt/my venv/bin/iod", shipped("systemd"), "")
 
 
 # -- the verb --------------------------------------------------------------------------------------

@@ -15,11 +15,8 @@ import pytest
 from mounting import full, small_disk
 from scratching import needs_root
 
-import iodaemon
 from iodaemon.cli import main, session
-from iodaemon.cli.failure import ExitCode
 from iodaemon.cli.program import ALIASES, VERBS
-from iodaemon.config.settings import default_file, default_place
 from iodaemon.errors import NoDaemon
 from iodaemon.supervisor import disk_trouble
 
@@ -30,10 +27,6 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path
-
-
-def test_the_version_is_the_packages(iod):
-    assert f"iod {iodaemon.__version__}\n" == iod("--version").out
 
 
 @pytest.mark.parametrize("name", [*VERBS, *ALIASES])
@@ -186,21 +179,6 @@ def test_the_daemons_options_stand_above_its_file(started, home):
     assert (f"{home}/state", f"{home}/run/iod.sock") == (config.state_dir, str(config.socket_path))
 
 
-def test_the_daemon_listens_where_api_says(started, home):
-    main(["--api", f"{home}/iod.sock", "daemon"])
-
-    assert f"{home}/iod.sock" == str(started[0][0].socket_path)
-
-
-def test_the_daemons_socket_has_one_name(iod, started):
-    assert main(["daemon", "--socket", "/run/other.sock"]) == 2
-
-
-def test_an_unknown_backend_is_told(started, home, capsys):
-    assert main(["daemon", "--backend", "windows"]) == ExitCode.HOPELESS
-    assert "backend" in capsys.readouterr().err
-
-
 # -- where the socket is --------------------------------------------------------------------------
 
 
@@ -214,15 +192,6 @@ def listen(path: Path) -> socket.socket:
 def give_to(uid: int, *paths: Path) -> None:
     for path in paths:
         os.chown(path, uid, -1)
-
-
-def test_the_usual_places_are_those_of_the_configuration():
-    for environ in ({"XDG_RUNTIME_DIR": "/run/user/9", "HOME": "/h"}, {"HOME": "/h"}):
-        place = default_place("runtime_dir", environ, 9)
-
-        assert f"{place}/iod.sock" == session.find_socket(environ, 9, "/none", "/none")
-    assert default_place("runtime_dir", {}, 0) == session.SYSTEM_RUNTIME_DIR
-    assert str(default_file({}, 0)) == session.SYSTEM_CONFIG
 
 
 def test_ones_own_daemon_goes_before_the_systems(tmp_path):
@@ -285,16 +254,6 @@ def test_in_another_environment_a_daemon_is_found_by_its_state_directory(tmp_pat
     after = session.find_socket({"HOME": str(tmp_path)}, uid, "/none", "/none")
 
     assert (str(socket_path), f"/tmp/iodaemon-{uid}/iod.sock") == (found, after)
-
-
-def test_configuration_files_move_the_socket(tmp_path):
-    config = tmp_path / ".config" / "iodaemon" / "config.toml"
-    config.parent.mkdir(parents=True)
-    config.write_text(f'runtime_dir = "{tmp_path}/mine"\n')
-    environ = {"HOME": str(tmp_path)}
-
-    assert f"{tmp_path}/mine/iod.sock" == session.find_socket(environ, 9, "/none", "/none")
-    assert f"{tmp_path}/mine/iod.sock" == session.find_socket({}, 0, str(config))
 
 
 def test_the_config_option_says_where_the_socket_is(tmp_path, capsys, monkeypatch):

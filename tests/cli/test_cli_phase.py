@@ -103,13 +103,6 @@ def test_a_program_waits_and_gives_back_also_after_a_failure(daemon, in_job):
     assert 2 * [body(expect_bytes=1 << 20), {"phase": "done"}] == daemon.bodies(PATH)
 
 
-def test_outside_a_job_a_program_goes_on_without_a_word(capsys):
-    with phase.turn() as had:
-        assert not had
-    assert not phase.done()
-    assert ("", "") == tuple(capsys.readouterr())
-
-
 def test_a_program_that_gets_no_turn_says_so_and_goes_on(daemon, in_job, capsys):
     daemon.answers[PATH] = (200, b"<html>")  # it is no iodaemon
     assert not phase.io(patience_s=0.0)
@@ -117,12 +110,6 @@ def test_a_program_that_gets_no_turn_says_so_and_goes_on(daemon, in_job, capsys)
     assert not phase.io(patience_s=0.0)
 
     assert "no daemon has answered" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("expect", ["much", -1, float("inf"), 2.0**63])
-def test_what_is_no_size_is_an_error(in_job, expect):
-    with pytest.raises(ValueError, match="expect"):
-        phase.io(expect)
 
 
 def alone(*words, code):
@@ -142,15 +129,6 @@ def test_the_file_alone_is_enough_and_the_standard_library(tmp_path):
     )
 
     assert [False, []] == alone(str(tmp_path), code=code)
-
-
-def test_importing_it_loads_nothing_else_of_ours():
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import iodaemon.phase; "
-        "print(sorted(m for m in sys.modules if m.startswith('iodaemon')))"
-    )
-
-    assert [["iodaemon", "iodaemon.phase"]] == alone(str(ROOT), code=code)
 
 
 # -- what others see of it -------------------------------------------------------------------------

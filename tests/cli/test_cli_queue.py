@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import subprocess
-import sys
+import time
 
 import pytest
-from fake_daemon import FakeDaemon, expected, job, reason
+from fake_daemon import FakeDaemon, expected, job, on_a_terminal, reason, sum_of
 
 from iodaemon.cli import main
+from iodaemon.cli.failure import UsageError
+from iodaemon.cli.selector import parse_moment_s
 
 HEADER = ["ID", "NAME", "USER", "ST", "SOCK", "CPUS", "RUN", "SUSP"]
 HEADER += ["IO/s", "EXPECTED", "REASON", "COMMAND"]
@@ -60,25 +60,18 @@ def test_a_cell_of_a_row_says_what_is_known_and_gives_no_orders(iod, daemon, sta
     assert cells in " ".join(row.split())
 
 
-def test_the_letters_are_explained(iod):
-    assert "d declared, l learned" in " ".join(iod("queue", "--help").out.split())
-
-
 @pytest.mark.parametrize(
     ("words", "ids"),
     [
         ([], [2, 3, 4]),
         (["-a"], [1, 2, 3, 4]),
         (["1"], [1]),
-        (["1-5"], [1, 2, 3, 4]),
         (["last"], [4]),
         (["all"], [2, 3, 4]),
-        (["all", "-a"], [1, 2, 3, 4]),
         (["-s", "r,Pending", "--state", "SU"], [2, 3]),
         (["-u", "ann"], [2, 3]),
         (["-u", "bob"], [4]),
         (["-u", "12345"], [4]),
-        (["-u", "carl"], []),
         (["-u", "me"], [2, 3]),
     ],
 )
@@ -93,14 +86,6 @@ def test_jobs_are_chosen_by_number_state_and_user(iod, daemon, words, ids):
     assert ids == [made["id"] for made in iod("queue", "--json", *words).json["jobs"]]
 
 
-def test_json_is_the_apis_own(iod, daemon):
-    daemon.add(job(7))
-
-    answer = iod("queue", "--json").json
-
-    assert ([job(7)], 1) == (answer["jobs"], answer["version"])
-
-
 def test_a_queue_is_cut_to_its_newest_jobs_and_a_row_in_a_pipe_has_an_end(iod, daemon):
     daemon.add(job(1, command=["x" * 600_000]))
     shown = iod("queue", "--limit", "2")
@@ -113,25 +98,13 @@ def test_a_queue_is_cut_to_its_newest_jobs_and_a_row_in_a_pipe_has_an_end(iod, d
 
 # -- a terminal ------------------------------------------------------------------------------------
 
+
+def lines_on_a_terminal(socket_path, *words, columns):
+    shown = on_a_terminal(*words, COLUMNS=str(columns), IOD_API_SOCKET=socket_path, NO_COLOR="")
+    return shown.decode().replace("\r\n", "\n").splitlines()
+
+
 LONG = reason("waits for the storage, which carries more than it can by far " * 3)
-
-
-def on_a_terminal(socket_path, *words, columns):
-    """What ``iod`` prints when its standard output is a terminal."""
-    reader, writer = pty.openpty()
-    environ = {**os.environ, "COLUMNS": str(columns), "IOD_API_SOCKET": socket_path}
-    environ.pop("NO_COLOR", None)
-    command = [sys.executable, "-m", "iodaemon.cli", *words]
-    subprocess.run(command, stdout=writer, env=environ, check=True, timeout=60)
-    os.close(writer)
-    pieces = []
-    while True:
-        try:
-            pieces.append(os.read(reader, 65536))
-        except OSError:
-            break
-    os.close(reader)
-    return b"".join(pieces).decode().replace("\r\n", "\n").splitlines()
 
 
 @pytest.mark.parametrize("columns", [80, 100, 120])
@@ -141,7 +114,7 @@ def test_on_a_terminal_every_line_fits_and_states_have_colour(daemon, columns):
         job(123456, "PENDING", user="somebody-long", reason=LONG, run_s=300_000.0),
     )
 
-    lines = on_a_terminal(daemon.path, "queue", columns=columns)
+    lines = lines_on_a_terminal(daemon.path, "queue", columns=columns)
 
     assert any("\x1b[33mSI\x1b[0m" in line for line in lines)
     rows = [line.replace("\x1b[33m", "").replace("\x1b[0m", "") for line in lines[1:]]
@@ -152,21 +125,6 @@ def test_on_a_terminal_every_line_fits_and_states_have_colour(daemon, columns):
     assert len(reasons) > 30
 
 
-def test_what_is_left_of_a_terminals_width_shows_the_commands(daemon):
-    daemon.add(
-        job(1, command=["python", "a b.py", "--x=$Y"], reason=reason("waits for 4 slots")),
-        job(2, command=["./solve", "*.dat"]),
-    )
-
-    def lines(columns):
-        return on_a_terminal(daemon.path, "queue", "--no-header", columns=columns)
-
-    first, second = lines(200)
-    assert first.endswith("waits for 4 slots python 'a b.py' '--x=$Y'")
-    assert second.endswith("   ./solve '*.dat'")
-    assert all("slots" in lines(columns)[0] for columns in (60, 80))
-
-
 @pytest.mark.parametrize("columns", [60, 80, 100])
 def test_a_narrow_terminal_shows_how_each_job_ended(daemon, columns):
     daemon.add(
@@ -174,7 +132,7 @@ def test_a_narrow_terminal_shows_how_each_job_ended(daemon, columns):
         job(123456, "TIMEOUT", user="somebody-long", exit_code=143),
     )
 
-    titles, *rows = on_a_terminal(daemon.path, "history", columns=columns)
+    titles, *rows = lines_on_a_terminal(daemon.path, "history", columns=columns)
 
     end = titles.index("EXIT") + len("EXIT")
     assert ["SIGKILL", "143"] == [row[:end].split()[-1] for row in rows]
@@ -184,7 +142,7 @@ def test_a_narrow_terminal_shows_how_each_job_ended(daemon, columns):
 def test_on_a_terminal_long_values_of_a_job_go_on_below_each_other(daemon):
     daemon.add(job(7, "RUNNING", slots=[65536], shares_cores=True, reason=LONG))
 
-    lines = on_a_terminal(daemon.path, "show", "7", columns=80)
+    lines = lines_on_a_terminal(daemon.path, "show", "7", columns=80)
 
     assert max(map(len, lines)) <= 80
     assert any(line.startswith("Placed") and "socket 0, any of its CPUs" in line for line in lines)
@@ -270,13 +228,11 @@ def test_show_tells_all_of_a_job(iod, daemon):
                 "(imported by program:a b, 1 run, confidence 0.5)"
             ),
         ),
-        ("PENDING", {"expected": expected(None, "unknown")}, "I/O expected  unknown"),
         (
             "PENDING",
             {"io_rate_bytes_per_s": 4e7, "io_share": 0.2},
             "Asked for     1 CPU, 40 MB/s I/O in 20% of its run time",
         ),
-        ("PENDING", {"stdout": None}, "Output        unknown"),
         *(
             ("PENDING", {}, f"{label:14}not yet")
             for label in ("Placed", "Started", "Ended", "Exit")
@@ -319,17 +275,6 @@ def node(daemon, **fields):
     daemon.answers["/v1/node"] = (200, json.dumps(answer).encode())
 
 
-def test_a_calibration_that_cannot_be_read_is_told_where_it_would_stand(iod, daemon):
-    told = "/state/calibration.json: cut off; remove it, 'iod calibrate PATH' makes a new one"
-    node(daemon, devices=[{"id": "sda"}], calibration_problem=told)
-
-    lines = iod("node").out.splitlines()
-    at = lines.index("calibration")
-
-    assert ["devices", f"  problem  {told}", "host"] == [lines[at + n] for n in (-3, 1, 2)]
-    assert told == iod("node", "--json").json["calibration_problem"]
-
-
 def test_node_has_a_line_for_each_resource_that_jobs_contend_for(iod, daemon):
     memory = {"resource": "memory", "contending": 2, "limit": 2, "text": "6 got less done"}
     disk = {"resource": "sda", "contending": 4, "limit": None, "text": "not tried yet"}
@@ -360,3 +305,179 @@ def test_a_simulated_node_that_answers_in_place_of_a_daemon_is_named(tmp_path, m
         fake.stop()
 
     assert "simulated" in second
+
+
+# -- iod history -----------------------------------------------------------------------------------
+
+TITLES = "ID NAME USER ST ENDED RUN SUSP READ WRITTEN EXPECTED EXIT COMMAND"
+NOON_S = time.mktime((2026, 6, 15, 12, 0, 0, 0, 0, -1))
+HOUR_S = 3600.0
+
+
+def asked(daemon):
+    """The last query."""
+    return daemon.seen[-1][2]
+
+
+def sums(daemon, *rows, **total):
+    daemon.sums = {"sums": [sum_of(**row) for row in rows], "total": sum_of(**total)}
+
+
+def shown(iod, *words):
+    """The lines, each with one blank between its cells."""
+    return [" ".join(line.split()) for line in iod("history", *words).out.splitlines()]
+
+
+# -- jobs --------------------------------------------------------------------------------------
+
+
+def test_the_history_has_titles_and_a_row_for_each_ended_job(iod, daemon):
+    moved = {"read_bytes": 3 << 30, "written_bytes": 0, "io_at_least": True}
+    daemon.add(
+        job(6, "FAILED", exit_code=3, suspended_io_s=60.0, suspended_user_s=1.0),
+        job(7, "COMPLETED", expected_ratio=0.0423, **moved),
+        job(8),
+    )
+
+    titles, first, second = shown(iod)
+
+    assert titles == TITLES
+    assert first.startswith("6 job6 ann F ")
+    assert first.endswith(" 1:05 1:01 1000 B ? 1.2x 3 sleep 10")
+    assert second.endswith(" 1:05 0:00 3 GiB+ 0 B+ 0.042x 0 sleep 10")
+    assert [first, second] == shown(iod, "--no-header")
+    assert [] == shown(iod, "--no-header", "8-9")
+
+
+@pytest.mark.parametrize(
+    ("words", "query"),
+    [
+        ([], {"limit": ["100"]}),
+        (["--limit", "5"], {"limit": ["5"]}),
+        (["7"], {"select": ["7"]}),
+        (["all"], {}),
+        (["--by", "user"], {"by": ["user"]}),
+        (["-u", "me"], {"user": [str(os.geteuid())], "limit": ["100"]}),
+        (
+            [
+                *("-u", "bob", "-J", "sim-*", "-s", "f,to", "--since", "2026-06-15"),
+                *("--until", "2026-06-15 12:00", "3-9", "last"),
+            ],
+            {
+                "user": ["bob"],
+                "name": ["sim-*"],
+                "state": ["FAILED", "TIMEOUT"],
+                "since_s": [repr(NOON_S - 12 * HOUR_S)],
+                "until_s": [repr(NOON_S)],
+                "select": ["3-9,last"],
+            },
+        ),
+        *(
+            (["--since", text], {"since_s": [number], "limit": ["100"]})
+            for text, number in (
+                # An age is left to the daemon, whatever the clock of the place shows.
+                ("now", "-0.0"),
+                ("2d", "-172800.0"),
+                ("1h30m", "-5400.0"),
+                ("2 hours ago", "-7200.0"),
+                ("1 day ago", "-86400.0"),
+            )
+        ),
+    ],
+)
+def test_every_filter_reaches_the_daemon(iod, daemon, words, query):
+    daemon.add(job(7, "COMPLETED"))
+    iod("history", *words)
+
+    assert query == asked(daemon)
+
+
+def test_a_number_that_no_ended_job_has_is_not_found(iod, daemon):
+    daemon.add(job(7, "COMPLETED"), job(8))
+
+    result = iod("history", "7", "8")
+
+    told = "iod: no ended job 8: 'iod queue -a' lists all that are known\n"
+    assert (3, told) == (result.code, result.err)
+    assert result.out.splitlines()[1].split()[0] == "7"
+
+
+# -- sums --------------------------------------------------------------------------------------
+
+
+def test_sums_have_a_row_a_key_and_a_total(iod, daemon):
+    ann = {"key": "ann", "jobs": 3, "failed": 1, "cancelled": 1, "run_s": 65.0}
+    moved = {"read_bytes": 1 << 30, "written_bytes": 0, "bandwidth_bytes_per_s": 2e6}
+    held = {"suspended_io_s": 60.0, "suspended_user_s": 1.0}
+    spread = {"mean_slowdown": 2.5, "jain_index": 0.8712}
+    part = {"key": "bob", "jobs": 1, "read_bytes": 1024, "unknown_io_jobs": 1}
+    sums(daemon, ann | moved | held | spread, part, jobs=4, failed=1)
+
+    titles, first, second, total = shown(iod, "--by", "user")
+
+    names = "USER JOBS FAILED CANC RUN SUSP-IO SUSP-USER READ WRITTEN IO/s SLOWDOWN FAIR"
+    assert names == titles
+    assert first == "ann 3 1 1 1:05 1:00 0:01 1 GiB 0 B 2 MB 2.50 0.87"
+    assert second == "bob 1 0 0 0:00 0:00 0:00 1 KiB+ ? ? - -"
+    assert total.startswith("(total) 4 1 ")
+
+
+def test_what_is_charged_is_shown_where_it_is_another_time_and_one_row_needs_no_total(iod, daemon):
+    sums(daemon, {"key": "ann", "run_s": 65.0, "charged_s": 130.0}, run_s=65.0, charged_s=130.0)
+    titles, row = shown(iod, "--by", "user")
+
+    assert ("CHARGED", "2:10") == (titles.split()[-1], row.split()[-1])
+
+
+# -- words that mean nothing -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("--by", "day"), "write --by user or --by name"),
+        (("--limit", "0"), "is no number of jobs"),
+        (("--limit", "x"), "is no number of jobs"),
+        (("-s", "RUNNING"), "have not ended: 'iod queue -s RUNNING' has them"),
+        (("-s", "FALED"), "did you mean FAILED?"),
+        (("--since", "noon"), "write 2d, '2 hours ago', 12:00"),
+        (("x",), "selects no job"),
+    ],
+)
+def test_a_word_that_means_nothing_is_refused_with_what_to_write(iod, words, part):
+    code, line = iod.fails("history", *words)
+
+    assert (2, True) == (code, part in line), line
+
+
+# -- points in time ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [
+        ("12:00", 0.0),
+        ("11:30", -0.5),
+        ("11:30:36", -0.49),
+        ("12:01", -24.0 + 1 / 60),
+        ("today", -12.0),
+        ("yesterday", -36.0),
+        ("2026-06-15", -12.0),
+        ("2026-6-15 13:00", 1.0),
+        ("2026-06-15T13:00:36", 1.01),
+        (" 2026-06-16 ", 12.0),
+    ],
+)
+def test_a_point_in_time_goes_by_the_clock_of_the_place(text, hours):
+    moment_s = parse_moment_s(text, NOON_S, "--since")
+
+    assert moment_s == pytest.approx(NOON_S + hours * HOUR_S, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "12", "24:00", "12:60", "2026-02-30", "2026-13-01", "2d3", "-1d", "12:00 2026-06-15"],
+)
+def test_what_is_no_point_in_time_is_refused(text):
+    with pytest.raises(UsageError, match=r"--until: .* is no point in time: write"):
+        parse_moment_s(text, NOON_S, "--until")

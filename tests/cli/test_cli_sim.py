@@ -12,13 +12,17 @@ from pathlib import Path
 import msgspec
 import pytest
 import tiny_study
+from storalloc_files import ROWS, YAML, told
 
 from iodaemon.simulator import archive
 from iodaemon.simulator.archive import MANIFEST, read_manifest
+from iodaemon.simulator.storalloc_file import read_requests
 
 pytestmark = pytest.mark.node
 
 TESTS = Path(__file__).parents[1]
+HERE = ("--jobs", "1")
+"""No other process, which would take its time to begin."""
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +77,7 @@ def test_a_wrong_experiment_does_not_hide_the_others(iod, own):
 
 
 def test_a_run_prints_quantity_published_ours_and_verdict(iod, tiny):
-    result = iod("sim", "run", tiny, "--jobs", "1")
+    result = iod("sim", "run", tiny, *HERE)
 
     assert 0 == result.code
     assert (
@@ -86,7 +90,7 @@ def test_a_run_prints_quantity_published_ours_and_verdict(iod, tiny):
 
 
 def test_results_are_json_and_are_kept_with_rows_and_figures(iod, tiny):
-    document = iod("sim", "run", tiny, "--json").json
+    document = iod("sim", "run", tiny, "--json", *HERE).json
     kept = contents("iod-sim/tiny")
 
     assert (["experiment", "results"], "tiny") == (list(document), document["experiment"])
@@ -103,46 +107,20 @@ def test_results_are_json_and_are_kept_with_rows_and_figures(iod, tiny):
     assert kept["mean.csv"].startswith(b"seed,size,mean\n1,10,0.")
 
 
-@pytest.mark.parametrize("jobs", ["1", "3"])
-def test_the_same_seeds_give_the_same_bytes(iod, tiny, jobs):
-    iod("sim", "run", tiny, "--output", "a")
-    iod("sim", "run", tiny, "--output", "b", "--jobs", jobs)
+def test_the_same_seeds_give_the_same_bytes_in_one_process_or_several(iod, tiny):
+    iod("sim", "run", tiny, "--output", "a", *HERE)
+    iod("sim", "run", tiny, "--output", "b", "--jobs", "3")
 
     assert contents("a") == contents("b")
 
 
 def test_the_quick_version_is_kept_beside_the_whole_one_and_a_miss_fails_if_strict(iod, tiny):
-    quick = iod("sim", "run", tiny, "--quick", "--json")
+    quick = iod("sim", "run", tiny, "--quick", "--json", *HERE)
 
     assert (0, 1.0) == (quick.code, quick.json["results"][2]["ours"])
     assert (1,) == read_manifest(Path("iod-sim/tiny-quick")).seeds
     assert not Path("iod-sim/tiny").exists()
-    assert 1 == iod("sim", "run", tiny, "--quick", "--strict").code
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("text", "seeds"), [("2", (1, 2)), ("7,", (7,)), ("4,2", (4, 2))])
-def test_seeds_are_so_many_or_these(iod, tiny, text, seeds):
-    assert 0 == iod("sim", "run", tiny, "--seeds", text).code
-
-    assert seeds == read_manifest(Path("iod-sim/tiny")).seeds
-
-
-def test_other_policies_replace_the_files(iod, tiny):
-    iod("sim", "run", tiny, "--policy", "a", "--policy", "b")
-
-    assert ["a", "b"] == read_manifest(Path("iod-sim/tiny")).parameters["policies"]
-
-
-def test_a_policy_in_one_file_is_tried_in_simulation(iod, place):
-    (place / "mine.toml").write_text(
-        '[admission]\nrule = "fcfs"\n[regulation]\nrule = "dynamic"\nio_bound = "20 MB/s"\n'
-    )
-    words = ["--quick", "--policy", "none", "--policy", "./mine.toml"]
-
-    result = iod("sim", "run", "first-steps", *words)
-
-    assert (0, True) == (result.code, "\nmine " in result.out)
+    assert 1 == iod("sim", "run", tiny, "--quick", "--strict", *HERE).code
 
 
 @pytest.mark.slow
@@ -172,37 +150,11 @@ def test_bands_are_tried_on_other_sets_of_seeds_and_the_report_has_on_how_many_t
     assert "- |" == after[1]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["--seed-sets", "0"],
-            "--seed-sets: '0' is no number of sets: write for example --seed-sets 20",
-        ),
-        (["--seed-sets", "2", "--seeds", "3"], "--seed-sets and --seeds: give one of the two"),
-    ],
-)
-def test_sets_of_seeds_that_make_no_sense_are_refused(iod, tiny, words, message):
-    assert iod.fails("sim", "run", tiny, *words) == (2, message)
-
-
-@pytest.mark.slow
-def test_nothing_is_replaced_where_a_parameter_is_refused(iod, place):
-    (place / "records.csv").write_text("a,b\n1,2\n")
-    iod("sim", "run", "equilibrio-alpha", "--quick", "--output", "x", "--set", "alphas=[0]")
-    words = ["--quick", "--output", "x", "--set", "records=records.csv"]
-
-    result = iod("sim", "run", "equilibrio-alpha", *words)
-
-    assert (1, False) == (result.code, "replaced" in result.err)
-    assert "records.csv" in result.err
-
-
 def test_an_experiment_that_fails_does_not_stop_the_others(iod, tiny, place):
     text = tiny_study.FILE.replace("sizes = [10, 1000]", 'sizes = [10]\nfails = "error"')
     (place / "bad.toml").write_text(text)
 
-    result = iod("sim", "run", "./bad.toml", tiny, "--json")
+    result = iod("sim", "run", "./bad.toml", tiny, "--json", *HERE)
 
     assert (1, "tiny") == (result.code, result.json["experiment"])
     assert "iod: bad: task " in result.err
@@ -216,7 +168,7 @@ def test_a_study_that_fails_on_its_rows_is_told_and_the_rows_are_kept(iod, place
     assert (
         1,
         "study 'tiny_study:Study' fails on its rows, which are kept: KeyError: 'fifo'",
-    ) == iod.fails("sim", "run", "./late.toml")
+    ) == iod.fails("sim", "run", "./late.toml", *HERE)
     assert {"mean.csv", "end.csv", MANIFEST} == set(contents("iod-sim/late"))
 
 
@@ -224,11 +176,11 @@ def test_a_study_that_fails_on_its_rows_is_told_and_the_rows_are_kept(iod, place
     ("words", "code", "message"),
     [
         (["run"], 2, "name experiments, or give --all: 'iod sim list' shows them"),
-        (["run", "x", "--all"], 2, "name experiments, or give --all"),
         (["run", "a", "b", "--output", "c"], 2, "--output takes the results of one experiment"),
-        (["run", "./tiny.toml", "--jobs", "0"], 2, "--jobs: '0' is no number of processes"),
+        (["run", "./tiny.toml", "--seed-sets", "0"], 2, "--seed-sets: '0' is no number of sets"),
+        (["run", "./tiny.toml", "--seed-sets", "2", "--seeds", "3"], 2, "give one of the two"),
+        (["storage", "--scheduler", "x.csv"], 2, "--scheduler belongs to a FILE"),
         (["run", "./tiny.toml", "--jobs", "x"], 2, "--jobs: 'x' is no number of processes"),
-        (["run", "./tiny.toml", "--seeds", "0"], 2, "--seeds 0: write how many, 1 to 10000"),
         (["run", "./tiny.toml", "--seeds", "a"], 2, "--seeds a: write how many, as in 5, or"),
         (["run", "./tiny.toml", "--seeds", "1,1"], 1, "--seeds: seeds: 1 is there 2 times"),
         (["run", "./tiny.toml", "--output", "."], 1, ". is not empty and holds no results of"),
@@ -251,7 +203,7 @@ def test_without_matplotlib_all_but_the_figures_is_done(iod, tiny, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
-    result = iod("sim", "run", tiny)
+    result = iod("sim", "run", tiny, *HERE)
 
     assert (0, True) == (result.code, "1 pass, 1 miss" in result.out)
     assert "iod: figures need matplotlib, all else is there: pip install 'iodaemon[sim]'" in (
@@ -353,3 +305,50 @@ def test_the_report_is_written_where_it_is_wanted_and_ends_with_what_is_by_hand(
     assert "The end is by hand" not in alone
     assert "\n\nThe end is by hand: [All figures](#all-figures).\n\n" in text
     assert text.endswith("\n\n## All figures\n\n| Fig. 1 | left out |\n")
+
+
+# -- iod sim storage -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="requests.yml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_the_command_shows_indicators_and_json(iod, write):
+    path = str(write(YAML))
+    shown = iod("sim", "storage", path, "--capacity", "8 TB", "--rule", "round_robin")
+    document = iod("sim", "storage", path, "--split", "none", "--json").json
+
+    assert "sum_cap    475 GB, 4 parts" in shown.out
+    assert "allocated  100.00 %, served whole 100.00 %" in shown.out
+    assert (2, 0) == (document["parts"], document["split"])
+
+
+def test_the_command_writes_requests_for_other_programs(iod, write, tmp_path):
+    to = tmp_path / "own.csv"
+    written = iod("sim", "storage", str(write(YAML)), "--write", str(to))
+
+    assert (0, 3) == (written.code, len(to.read_text().splitlines()))
+    assert ROWS == told(read_requests(Path(to)).requests)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--layout", "2N2D"), "--layout 2N2D: write 1N1D, 1NnD, nN1D, nNnD"),
+        (("--capacity", "0"), "--capacity 0: write at least 1 GB"),
+        (("--rule", "nobody"), "unknown allocation rule 'nobody'"),
+    ],
+)
+def test_the_command_refuses_in_one_line(iod, write, words, message):
+    ended = iod("sim", "storage", str(write(YAML)), *words)
+
+    assert ended.code != 0
+    assert message in ended.err
+    assert 1 == len(ended.err.splitlines())

@@ -9,7 +9,6 @@ import pytest
 from builders import MB, counters, platform, sample
 from fake_daemon import NOW_S, job, reason
 
-from iodaemon.cli.show import LAST_STEPS
 from iodaemon.core.job import Job, JobId, JobSpec, JobState
 from iodaemon.simulator.replay import Recording
 
@@ -162,20 +161,6 @@ def test_the_evidence_is_told_in_its_own_quantity(iod, daemon, told, line):
     assert any(each.endswith(line) for each in iod("why", "1").out.splitlines())
 
 
-def test_an_ended_job_waits_for_nothing(iod, daemon):
-    explain(daemon, 7, "COMPLETED", is_so="ended well, with exit code 0", until="")
-
-    assert "Until" not in iod("why", "7").out
-
-
-def test_of_a_long_life_the_last_steps_are_shown(iod, daemon):
-    explain(daemon, 7, history=LIFE * 20)
-
-    lines = iod("why", "7").out.splitlines()
-    assert f"({40 - LAST_STEPS} earlier steps)" == lines[5]
-    assert LAST_STEPS == len(lines[6:])
-
-
 def test_several_jobs_are_told_one_below_the_other_and_as_json(iod, daemon):
     explain(daemon, 7)
     explain(daemon, 8)
@@ -185,14 +170,6 @@ def test_several_jobs_are_told_one_below_the_other_and_as_json(iod, daemon):
     assert ["Job 7  job7 (ann)", "Job 8  job8 (ann)"] == heads
     assert one == iod("why", "--json", "7").json
     assert [one, two] == iod("why", "--json", "7-8").json
-
-
-def test_a_daemon_that_explains_otherwise_is_not_ours(iod, daemon):
-    daemon.answers["/v1/jobs/7/why"] = (200, b'{"is_so": "x"}')
-
-    code, message = iod.fails("why", "7")
-    assert 1 == code
-    assert "not an iodaemon" in message
 
 
 # -- events --------------------------------------------------------------------------------------
@@ -253,10 +230,7 @@ def test_the_last_hour_is_shown_or_what_follows_unless_a_time_is_given(iod, daem
         (("-k", "mode,evidence"), [2, 5]),
         (("-k", "mode", "-k", "moved"), [0, 1, 5]),
         (("1",), [0, 1, 2]),
-        (("2",), [2, 3, 4]),
-        (("3",), []),
         (("all",), [0, 1, 2, 3, 4, 5, 6, 7]),
-        (("-k", "trial"), [6, 7]),
         (("2", "--kind", "evidence"), [2]),
     ],
 )
@@ -301,13 +275,6 @@ def test_in_shadow_it_is_told_who_would_have_stood_still(iod, daemon):
     assert ["JOB WOULD HAVE STOOD", "  9            1m30s", " 10              3 s"] == some[1:]
 
 
-def test_a_switch_that_is_refused_is_one_line(iod, daemon):
-    body = b'{"error": {"code": "unavailable", "message": "journal is full"}}'
-    daemon.answers["/v1/mode"] = (503, body)
-
-    assert (1, "journal is full") == iod.fails("mode", "off")
-
-
 # -- replay --------------------------------------------------------------------------------------
 
 
@@ -347,32 +314,6 @@ def test_a_replay_tells_each_job_the_sums_and_what_it_cannot_know(iod, daemon):
     assert lines[5].startswith("A replay cannot know")
 
 
-def test_a_replay_without_regulation_holds_nobody(iod, daemon):
-    record(daemon)
-
-    answer = iod("replay", "--policy", "none", "--json").json
-
-    assert ("none", 10, []) == (answer["policy"], answer["samples"], answer["steps"])
-    assert [0.0, 0.0] == [made["would_s"] for made in answer["jobs"]]
-
-
-def test_the_policy_in_force_is_asked_where_none_is_named(iod, daemon):
-    record(daemon)
-    document = {
-        "name": "mine",
-        "max_suspend_s": 5.0,
-        "admission": {"rule": "fcfs"},
-        "placement": {"rule": "least_io"},
-        "regulation": {"rule": "dynamic", "timeslice_s": 1.0, "io_bound_bytes_per_s": 4e7},
-    }
-    daemon.answers["/v1/policy"] = (200, json.dumps(document).encode())
-
-    answer = iod("replay", "--json").json
-
-    assert "mine" == answer["policy"]
-    assert sum(made["suspensions"] for made in answer["jobs"]) > 0
-
-
 SAMPLE = {"samples": [{"at_s": 4e9, "jobs": 1}], "jobs": [], "platform": {}}
 
 
@@ -398,7 +339,3 @@ def test_what_cannot_be_replayed_is_one_line(iod, daemon, words, path, answer, t
     code, message = iod.fails("replay", *words)
 
     assert (1, True) == (code, told in message), message
-
-
-def test_a_policy_that_does_not_exist_is_not_found(iod, daemon):
-    assert 3 == iod.fails("replay", "--policy", "bogus")[0]

@@ -7,15 +7,14 @@ import msgspec
 import pytest
 
 from iodaemon.cli import compare, output
-from iodaemon.cli.compare import change_words, figure, spread_words, verdict_words
+from iodaemon.cli.compare import verdict_words
 from iodaemon.cli.program import run
 from iodaemon.errors import RequestError
 from iodaemon.simulator.draw import lacking
 from iodaemon.simulator.experiment import Figure, Series
 from iodaemon.trial.folder import Folder
-from iodaemon.trial.picture import bars
 from iodaemon.trial.site import check_room, find_disks, find_services
-from iodaemon.trial.summary import MEASURES, Change, Spread
+from iodaemon.trial.summary import Change
 
 PICTURE = Figure(
     name="some",
@@ -42,11 +41,6 @@ def change(**values):
     return Change(**{**made, **values})
 
 
-def test_a_change_is_told_in_percent_with_its_range():
-    assert change_words(change()) == "-12 % [-20, +1]"
-    assert change_words(change(ratio=None, low=None, high=None)) == "-"
-
-
 @pytest.mark.parametrize(
     ("verdict", "words"),
     [
@@ -58,32 +52,6 @@ def test_a_change_is_told_in_percent_with_its_range():
 )
 def test_a_verdict_says_the_chance_where_there_is_one(verdict, words):
     assert words == verdict_words(change(verdict=verdict))
-
-
-def test_a_small_chance_is_no_chance_of_zero():
-    assert verdict_words(change(p=0.002)) == "better (p < 0.01)"
-
-
-def test_a_spread_is_told_in_the_unit_of_its_column():
-    waiting = next(measure for measure in MEASURES if measure.key == "waiting_s")
-
-    assert spread_words(Spread(median=0.286, low=0.1, high=0.696), waiting) == "286 [100, 696]"
-    assert spread_words(None, waiting) == "?"
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [(0.0, "0.00"), (1234.5, "1234"), (12.34, "12.3"), (0.01234, "0.0123"), (-4.5, "-4.50")],
-)
-def test_a_figure_has_three_digits_and_no_exponent(value, words):
-    assert words == figure(value)
-
-
-def test_states_are_told_in_words_and_add_up():
-    assert compare.states_words({"R": 3, "SI": 2, "PD": 4, "CD": 1}) == (
-        "3 running, 2 suspended, 4 waiting, 1 of 10 ended"
-    )
-    assert compare.states_words({"CD": 2}) == "0 running, 2 of 2 ended"
 
 
 @pytest.fixture
@@ -205,14 +173,6 @@ def test_a_folder_of_results_that_is_a_link_is_refused_before_anything_is_run(
 
     assert "iod-compare is a link" in refused(capsys, "compare", "w.toml")
     assert [] == os.listdir("elsewhere")
-
-
-def test_the_longest_bar_is_the_greatest_value():
-    first, second = bars({"a": 2.0, "bb": 4.0})
-
-    assert (20, 40) == (first.count("█"), second.count("█"))
-    assert bars({}) == []
-    assert "0.00" in bars({"a": 0.0})[0]
 
 
 def test_a_calibration_that_cannot_be_read_is_left_out_and_told(tmp_path):

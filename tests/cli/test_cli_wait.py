@@ -57,34 +57,6 @@ def test_wait_returns_the_highest_code_and_names_who_failed(iod, daemon, words, 
     assert told in (None, result.err)
 
 
-def test_wait_json_is_the_apis_answer(iod, daemon):
-    daemon.add(job(1, "COMPLETED"))
-
-    answer = iod("wait", "--json", "1").json
-
-    assert (True, [1]) == (answer["finished"], [made["id"] for made in answer["jobs"]])
-
-
-def test_wait_outlives_a_restart_of_the_daemon(iod, daemon):
-    daemon.add(job(1))
-    waits = threading.Event()
-    daemon.before_waits = [nothing, waits.set]  # the first one only looks
-
-    def restart():
-        assert waits.wait(30)
-        daemon.stop()
-        daemon.end(1, "FAILED", exit_code=4, shell_code=4)
-        daemon.start()
-
-    restarter = threading.Thread(target=restart)
-    restarter.start()
-    result = iod("wait", "1")
-    restarter.join()
-
-    assert result.code == 4
-    assert "waiting for it to come back, jobs go on meanwhile" in result.err
-
-
 def test_wait_gives_up_on_a_daemon_that_stays_away(daemon):
     daemon.add(job(1))
     stopper = threading.Thread(target=lambda: (daemon.waiting.wait(10), daemon.stop()))
@@ -96,12 +68,6 @@ def test_wait_gives_up_on_a_daemon_that_stays_away(daemon):
     stopper.join()
 
     assert len(lost) == 1
-
-
-def test_wait_with_a_timeout_answers_unfinished(daemon):
-    daemon.add(job(1))
-
-    assert False is Client(daemon.path).wait([1], timeout_s=0.1)["finished"]
 
 
 def test_ctrl_c_leaves_the_job_running_and_says_so(daemon):
@@ -277,35 +243,6 @@ def test_a_held_job_of_a_later_batch_is_told_of_before_the_first_long_wait(
     assert (told_before, result.err) == ([told], "")
 
 
-def test_a_held_job_of_a_later_batch_is_told_of_once(iod, daemon, monkeypatch):
-    monkeypatch.setattr(client, "_AWAITED_AT_ONCE", 1)
-    daemon.hurried = True
-    daemon.add(job(1), job(2, "HELD", reason=reason("held at submission", "Held")))
-    daemon.before_waits = [
-        *[nothing] * 3,
-        lambda: daemon.end(1),
-        nothing,
-        lambda: daemon.end(2),
-    ]
-
-    assert iod("wait", "1-2").err.count("job 2 waits to be released") == 1
-
-
-def test_who_looks_on_is_given_all_jobs_each_time(daemon, monkeypatch):
-    monkeypatch.setattr(client, "_AWAITED_AT_ONCE", 2)
-    daemon.add(job(1), job(2), job(3))
-    daemon.before_waits = [
-        nothing,
-        nothing,
-        lambda: [daemon.end(1), daemon.end(2)],
-        lambda: daemon.end(3),
-    ]
-    told = []
-    Client(daemon.path).wait([1, 2, 3], on_told=lambda jobs: told.append(states_of(jobs)))
-
-    assert told == [["R", "R", "R"], ["CD", "CD", "R"], ["CD", "CD", "CD"]]
-
-
 def test_a_batch_that_has_ended_at_the_first_look_is_not_asked_for_again(daemon, monkeypatch):
     monkeypatch.setattr(client, "_AWAITED_AT_ONCE", 1)
     daemon.add(job(1, "COMPLETED"), job(2, "FAILED"))
@@ -313,17 +250,3 @@ def test_a_batch_that_has_ended_at_the_first_look_is_not_asked_for_again(daemon,
 
     assert ([1, 2], True) == ([made["id"] for made in answer["jobs"]], answer["finished"])
     assert [[1], [2]] == [body["ids"] for body in daemon.bodies("/v1/wait")]
-
-
-def test_at_the_timeout_every_batch_is_told_as_it_is_then(daemon, monkeypatch):
-    monkeypatch.setattr(client, "_AWAITED_AT_ONCE", 1)
-    daemon.add(job(1), job(2))
-    daemon.before_waits = [nothing, nothing, lambda: daemon.end(2)]
-    answer = Client(daemon.path).wait([1, 2], timeout_s=0.1, on_told=lambda _: None)
-
-    assert (["R", "CD"], False) == (states_of(answer["jobs"]), answer["finished"])
-
-
-def states_of(jobs):
-    """Their codes, in order."""
-    return [made["code"] for made in jobs]

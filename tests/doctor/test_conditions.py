@@ -86,14 +86,6 @@ def test_starts_that_wait_for_the_supervisor_are_one_finding():
     assert ["supervisor"] == [finding.what for finding in found]
 
 
-def test_starts_that_wait_for_something_else_are_told_with_its_cure():
-    condition = {"starts_blocked": "x is full; free"}
-    node = {"measured": {"supervisor_problem": ""}, "condition": condition}
-    [found] = judge_condition(node)
-
-    assert ("x is full", "free") == (found.measured, found.remedy)
-
-
 # -- whose the directories are ---------------------------------------------------------------------
 
 NOBODY = 65534

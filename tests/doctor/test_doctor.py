@@ -3,11 +3,11 @@
 import errno
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from iodaemon.doctor import accounting, control_group, disks, kernel_features, s
 from iodaemon.doctor.accounting import MOVED_BYTES, Counted
 from iodaemon.doctor.checks import Check, Subject, examine
 from iodaemon.doctor.child import a_child
-from iodaemon.doctor.report import Verdict, broken, is_broken, lacking, ok
+from iodaemon.doctor.report import Finding, Verdict, is_broken, lacking, ok
 from iodaemon.doctor.running_daemon import (
     judge_controls,
     judge_daemon,
@@ -177,13 +177,12 @@ def run_doctor(config, mark):
     ids=["Ctrl-C", "SIGTERM"],
 )
 def test_nothing_is_left_whenever_it_is_interrupted(configured, number, code):
-    chance = random.Random(int(number))
     codes = set()
-    for round_ in range(6):
-        mark = f"doctor-{os.getpid()}-{number}-{round_}"
+    for later_s in (0.0, 0.1, 0.4):
+        mark = f"doctor-{os.getpid()}-{number}-{later_s}"
         with run_doctor(configured, mark) as process:
             until(lambda p=process, m=mark: p.poll() is not None or len(marked(m)) > 1, "a child")
-            time.sleep(chance.uniform(0.0, 0.5))
+            time.sleep(later_s)
             process.send_signal(number)
             told = process.stderr.read()
         codes.add(process.returncode)
@@ -194,29 +193,6 @@ def test_nothing_is_left_whenever_it_is_interrupted(configured, number, code):
         assert [] == cgroup_scratches(process.pid)
     assert codes <= {code, 0, -number}  # it may have been over, or just ending
     assert code in codes
-
-
-@pytest.mark.slow
-@pytest.mark.node
-def test_what_a_killed_one_leaves_are_empty_places_that_the_next_removes(configured):
-    chance = random.Random(9)
-    pids = []
-    for round_ in range(6):
-        mark = f"doctor-{os.getpid()}-kill-{round_}"
-        with run_doctor(configured, mark) as process:
-            until(lambda mark=mark: len(marked(mark)) > 1, "a first child")
-            time.sleep(chance.uniform(0.0, 0.5))
-            process.kill()
-        pids.append(process.pid)
-        until(lambda mark=mark: not marked(mark), "end of its processes")
-        assert [] == [path for place in scratches(configured.parent) for path in place.glob("data")]
-
-    with run_doctor(configured, "doctor-last") as process:
-        told = process.stderr.read()
-
-    assert (b"", 0) == (told, process.returncode)
-    assert [] == scratches(configured.parent)
-    assert [] == cgroup_scratches(*pids, process.pid)
 
 
 def fail_in_a_directory(directory, pids):
@@ -352,40 +328,12 @@ def test_a_finding_is_one_line_and_what_lacks_has_advice_below_it():
     ]
 
 
-def test_lacking_is_not_broken():
-    lack, bad = (f("it", "x", cost="c", remedy="r") for f in (lacking, broken))
-
-    assert not is_broken([ok("it", "x"), lack])
-    assert is_broken([ok("it", "x"), bad, lack])
-    assert not is_broken([])
-
-
-@pytest.mark.parametrize(
-    ("measured", "verdict"),
-    [
-        ({"suspend": "cgroup v2 at /x", "lack": "", "unit": None}, OK),
-        ({"suspend": "signals, as configured", "lack": "configured"}, OK),
-        ({"suspend": "simulated"}, OK),
-        ({"suspend": "signals: no cgroup can be used in /x", "lack": "unusable"}, LACKING),
-    ],
-)
-def test_a_daemon_that_must_do_with_signals_lacks_a_cgroup(measured, verdict):
-    assert verdict == judge_daemon(measured).verdict
-
-
 def test_a_supervisor_that_does_not_answer_is_broken():
     problem = "the supervisor (pid 7) is stopped"
     [found] = judge_supervisor({"supervisor_problem": problem, "supervisor_pid": 7})
 
     assert (BROKEN, 7) == (found.verdict, found.values["pid"])
     assert [] == list(judge_supervisor({"supervisor_problem": "", "supervisor_pid": 7}))
-
-
-@pytest.mark.parametrize(("protected", "expected"), [(True, []), (False, [LACKING]), (None, [])])
-def test_a_supervisor_without_an_anchor_lacks_it(protected, expected):
-    found = list(judge_supervisor({"supervisor_problem": "", "protected": protected}))
-
-    assert expected == [finding.verdict for finding in found]
 
 
 def test_sampling_that_does_not_keep_pace_is_lacking_and_says_what_to_write():
@@ -398,45 +346,6 @@ def test_sampling_that_does_not_keep_pace_is_lacking_and_says_what_to_write():
         found.remedy,
     )
     assert {"last_s": 1.4, "skipped": 2} == dict(found.values)
-
-
-@pytest.mark.parametrize(
-    ("last_s", "shown"),
-    [
-        (0.0021, "the last reading of the counters took 2.1 ms"),
-        (None, "the daemon has not read the counters yet"),
-    ],
-)
-def test_sampling_that_keeps_pace_is_ok(last_s, shown):
-    found = judge_sampling({"problem": "", "last_s": last_s, "skipped": 0})
-
-    assert (OK, shown) == (found.verdict, found.measured)
-
-
-# -- judging: versions, limits --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("release", "verdict"),
-    [
-        ("6.18.44-fc", OK),
-        ("5.14.0-503.el9", OK),
-        ("5.13.19", LACKING),
-        ("5.3", LACKING),
-        ("5.2.21", BROKEN),
-        ("4.18.0", BROKEN),
-        ("unknown", BROKEN),
-    ],
-)
-def test_a_kernel_is_judged_by_its_release(release, verdict):
-    assert verdict == kernel_features.judge_kernel(release).verdict
-
-
-@pytest.mark.parametrize(
-    ("hard", "verdict"), [(4096, OK), (-1, OK), (4095, LACKING), (1024, LACKING)]
-)
-def test_open_files_are_judged_by_the_hard_limit(hard, verdict):
-    assert verdict == kernel_features.judge_files(1024, hard).verdict
 
 
 # -- judging: accounting ---------------------------------------------------------------------------
@@ -488,36 +397,7 @@ def test_a_source_is_judged_by_what_it_counts(what, fields, verdict):
     assert verdict == counting(**fields)[what]
 
 
-@pytest.mark.parametrize(
-    ("uid", "is_readable", "verdict"), [(7, True, OK), (7, False, LACKING), (None, False, LACKING)]
-)
-def test_the_io_of_others_lacks_when_it_may_not_be_read(uid, is_readable, verdict):
-    assert verdict == accounting.judge_others(uid, is_readable=is_readable).verdict
-
-
-# -- judging: freezing and cgroups -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fields", "verdict"),
-    [
-        ({}, OK),
-        ({"still_cpu_s": 0.002}, BROKEN),
-        ({"freeze_s": None}, BROKEN),
-        ({"thaw_s": None}, BROKEN),
-    ],
-)
-def test_a_standstill_must_be_one_and_must_end(fields, verdict):
-    made = {"freeze_s": 0.001, "still_cpu_s": 0.0, "thaw_s": 0.002, **fields}
-
-    found = control_group.judge_freezing("it", **made, instead="mend it")
-
-    assert verdict == found.verdict
-
-
-def test_freezing_without_a_cgroup_lacks():
-    assert LACKING == control_group.check_freezing_by_cgroup(None).verdict
-
+# -- judging: cgroups ------------------------------------------------------------------------------
 
 HOME = control_group.Reading(
     mount="/sys/fs/cgroup",
@@ -552,7 +432,7 @@ def test_of_cgroups_each_thing_may_lack_and_none_is_broken(changes, lacks):
     assert BROKEN not in found.values()
 
 
-# -- judging: topology and devices -----------------------------------------------------------------
+# -- judging --------------------------------------------------------------------------------------
 
 TWO_SOCKETS = [
     Partition(
@@ -561,79 +441,122 @@ TWO_SOCKETS = [
     )
     for number in range(2)
 ]
+SDA = Device(id=DeviceId("sda"), model="", rotational=None)
+FREEZE = {"freeze_s": 0.001, "still_cpu_s": 0.0, "thaw_s": 0.002}
+JOURNAL = {"commits_s": (0.001,) * 3, "free_bytes": 1 << 40, "filesystem": "ext4"}
+CONTROLS = ("cpuset", "io", "memory", "pressure")
 
 
-@pytest.mark.parametrize(("cpus", "verdict"), [(4, OK), (2, LACKING)])
-def test_cpus_that_may_not_be_used_are_lacking(cpus, verdict):
-    found = kernel_features.judge_cpus(TWO_SOCKETS, cpus, online=4, nodes=2)
-
-    sockets = "2 sockets (0: CPUs 0-1, 1: CPUs 2-3), 4 slots of up to 1 thread, 2 NUMA nodes"
-    assert (verdict, f"{sockets}, {cpus} of 4 CPUs allowed") == (found.verdict, found.measured)
+def of_supervisor(protected):
+    return judge_supervisor({"supervisor_problem": "", "protected": protected})
 
 
-@pytest.mark.parametrize(("second", "verdict"), [([2, 3], OK), ([2], BROKEN)])
-def test_a_child_must_have_the_cpus_that_it_was_pinned_to(second, verdict):
-    assert verdict == kernel_features.judge_pinning([[0, 1], [2, 3]], [[0, 1], second]).verdict
+def of_cpus(cpus):
+    return kernel_features.judge_cpus(TWO_SOCKETS, cpus, online=4, nodes=2)
 
 
-@pytest.mark.parametrize(
-    ("accepted", "policies", "verdict"),
-    [((0,), ("prefer (many):0",), OK), ((0,), (), OK), (None, (), LACKING)],
-)
-def test_a_memory_policy_is_lacking_where_the_call_is_refused(accepted, policies, verdict):
-    assert verdict == kernel_features.judge_memory(accepted, policies, 2).verdict
+def of_freezing(**fields):
+    return control_group.judge_freezing("it", **FREEZE | fields, instead="mend it")
 
 
-def test_a_path_without_a_disk_lacks_one():
-    disk = Device(id=DeviceId("sda"), model="", rotational=None)
-    there = PathDevice(path="/a", kind="block", description="ext4 on disk sda", devices=(disk,))
-    nowhere = PathDevice(path="/a", kind="nfs", description="nfs4 from server:/a")
-
-    assert [OK, LACKING] == [disks.judge_path("it", p).verdict for p in (there, nowhere)]
+def of_path(kind, *devices):
+    below = PathDevice(path="/a", kind=kind, description="x", devices=devices)
+    return disks.judge_path("it", below)
 
 
-@pytest.mark.parametrize(
-    ("names", "unaccounted", "fields", "expected"),
-    [
-        (("sda",), (), 17, [OK, OK]),
-        (("sda",), (), 20, [OK, OK]),
-        (("sda",), ("sda",), 15, [LACKING, OK]),
-        (("sda",), (), 11, [OK, LACKING]),
-        ((), (), 0, [LACKING, LACKING]),
-    ],
-)
-def test_disks_are_judged_by_what_is_counted(names, unaccounted, fields, expected):
-    found = disks.judge_disks(names, unaccounted, fields)
+def of_journal(**fields):
+    return disks.judge_journal_disk(**JOURNAL | fields, state_dir=Path("/x"))
+
+
+def of_controls(**controls):
+    return judge_controls({"controls": controls})
+
+
+JUDGED = [
+    # a daemon that must do with signals, without being told to, lacks a cgroup
+    (judge_daemon, [{"suspend": "cgroup v2 at /x", "lack": "", "unit": None}], [OK]),
+    (judge_daemon, [{"suspend": "signals, as configured", "lack": "configured"}], [OK]),
+    (judge_daemon, [{"suspend": "simulated"}], [OK]),
+    (judge_daemon, [{"suspend": "signals: no cgroup", "lack": "unusable"}], [LACKING]),
+    (of_supervisor, [True], []),
+    (of_supervisor, [False], [LACKING]),
+    (of_supervisor, [None], []),
+    (kernel_features.judge_kernel, ["6.18.44-fc"], [OK]),
+    (kernel_features.judge_kernel, ["5.14.0-503.el9"], [OK]),
+    (kernel_features.judge_kernel, ["5.13.19"], [LACKING]),
+    (kernel_features.judge_kernel, ["5.3"], [LACKING]),
+    (kernel_features.judge_kernel, ["5.2.21"], [BROKEN]),
+    (kernel_features.judge_kernel, ["unknown"], [BROKEN]),
+    (kernel_features.judge_files, [1024, 4096], [OK]),
+    (kernel_features.judge_files, [1024, -1], [OK]),
+    (kernel_features.judge_files, [1024, 4095], [LACKING]),
+    (partial(accounting.judge_others, is_readable=True), [7], [OK]),
+    (partial(accounting.judge_others, is_readable=False), [7], [LACKING]),
+    (partial(accounting.judge_others, is_readable=False), [None], [LACKING]),
+    # a standstill must be one, and must end
+    (of_freezing, [], [OK]),
+    (partial(of_freezing, still_cpu_s=0.002), [], [BROKEN]),
+    (partial(of_freezing, freeze_s=None), [], [BROKEN]),
+    (partial(of_freezing, thaw_s=None), [], [BROKEN]),
+    (of_cpus, [4], [OK]),
+    (of_cpus, [2], [LACKING]),
+    (kernel_features.judge_pinning, [[[0, 1], [2, 3]], [[0, 1], [2, 3]]], [OK]),
+    (kernel_features.judge_pinning, [[[0, 1], [2, 3]], [[0, 1], [2]]], [BROKEN]),
+    (kernel_features.judge_memory, [(0,), ("prefer (many):0",), 2], [OK]),
+    (kernel_features.judge_memory, [(0,), (), 2], [OK]),
+    (kernel_features.judge_memory, [None, (), 2], [LACKING]),
+    (of_path, ["block", SDA], [OK]),
+    (of_path, ["nfs"], [LACKING]),
+    (disks.judge_disks, [("sda",), (), 17], [OK, OK]),
+    (disks.judge_disks, [("sda",), (), 20], [OK, OK]),
+    (disks.judge_disks, [("sda",), ("sda",), 15], [LACKING, OK]),
+    (disks.judge_disks, [("sda",), (), 11], [OK, LACKING]),
+    (disks.judge_disks, [(), (), 0], [LACKING, LACKING]),
+    (kernel_features.judge_pressure, [1.0, 0.0], [OK]),
+    (kernel_features.judge_pressure, [0.0, 0.0], [LACKING]),
+    (kernel_features.judge_pressure, [None, 0.0], [LACKING]),
+    (kernel_features.judge_pressure, [1.0, None], [LACKING]),
+    (kernel_features.judge_progress, [frozenset(SOURCES)], [OK] * 5),
+    (kernel_features.judge_progress, [frozenset()], [LACKING] * 5),
+    (of_journal, [], [OK, OK, OK]),
+    (partial(of_journal, commits_s=(0.06, 0.06, 0.001)), [], [LACKING, OK, OK]),
+    (partial(of_journal, commits_s=(0.001, 0.001, 0.6)), [], [LACKING, OK, OK]),
+    (partial(of_journal, free_bytes=100 << 20), [], [OK, LACKING, OK]),
+    (partial(of_journal, free_bytes=1 << 20), [], [OK, BROKEN, OK]),
+    *(
+        (partial(of_journal, filesystem=each), [], [OK, OK, LACKING])
+        for each in sorted(MEMORY | NETWORK)
+    ),
+    (partial(of_journal, filesystem=""), [], [OK, OK, OK]),
+    (service.judge_runtime, ["/run/x/supervisor.sock", 7, 7], [OK]),
+    (service.judge_runtime, ["/run/x/supervisor.sock", 7, 0], [BROKEN]),
+    # what jobs have is judged by the daemon's word
+    (partial(of_controls, **dict.fromkeys(CONTROLS, True)), [], [OK] * 4),
+    (partial(of_controls, **dict.fromkeys(CONTROLS, False)), [], [LACKING] * 4),
+    (partial(of_controls, io=True, cap=True), [], [OK] * 2),
+    (partial(of_controls, io=True, cap=False), [], [OK, LACKING]),
+    (of_controls, [], []),
+]
+
+
+@pytest.mark.parametrize(("judge", "words", "expected"), JUDGED)
+def test_what_was_found_is_judged_and_what_lacks_has_a_cure(judge, words, expected):
+    found = judge(*words)
+    found = [found] if isinstance(found, Finding) else list(found)
 
     assert expected == [finding.verdict for finding in found]
+    for finding in found:
+        assert bool(finding.cost and finding.remedy) == (finding.verdict is not OK)
+        assert not any("\n" in line for line in finding.lines)
 
 
-@pytest.mark.parametrize(
-    ("io_s", "memory_s", "verdict"),
-    [
-        (1.0, 0.0, OK),
-        (0.0, 0.0, LACKING),
-        (None, 0.0, LACKING),
-        (1.0, None, LACKING),
-        (None, None, LACKING),
-    ],
-)
-def test_pressure_lacks_unless_both_are_counted(io_s, memory_s, verdict):
-    assert verdict == kernel_features.judge_pressure(io_s, memory_s).verdict
+def test_the_sockets_of_a_machine_are_told():
+    sockets = "2 sockets (0: CPUs 0-1, 1: CPUs 2-3), 4 slots of up to 1 thread, 2 NUMA nodes"
+
+    assert f"{sockets}, 2 of 4 CPUs allowed" == of_cpus(2).measured
 
 
-def test_each_counter_of_progress_is_told_with_what_is_lost_without_it():
-    none = list(kernel_features.judge_progress(frozenset()))
-    all_of_them = list(kernel_features.judge_progress(frozenset(SOURCES)))
-
-    assert [LACKING] * 5 == [finding.verdict for finding in none]
-    assert all(finding.cost and finding.remedy for finding in none)
-    assert all("\n" not in line for finding in none for line in finding.lines)
-    assert [OK] * 5 == [finding.verdict for finding in all_of_them]
-
-
-def test_a_machine_without_the_counters_has_none_of_them(tmp_path):
-    assert frozenset() == find_sources(tmp_path, "/sys/fs/cgroup")
+# -- the counters of progress ----------------------------------------------------------------------
 
 
 def test_the_counters_of_a_machine_are_found_each_by_itself(tmp_path):
@@ -670,63 +593,3 @@ def test_a_counter_is_there_only_if_it_tells_something(file, text, source, tmp_p
     path.write_text(text)
 
     assert ({source} if source else set()) == find_sources(tmp_path, None)
-
-
-# -- judging: journal, clock, runtime directory ----------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({}, [OK, OK, OK]),
-        ({"commits_s": (0.06, 0.06, 0.001)}, [LACKING, OK, OK]),
-        ({"commits_s": (0.001, 0.001, 0.6)}, [LACKING, OK, OK]),
-        ({"free_bytes": 100 << 20}, [OK, LACKING, OK]),
-        ({"free_bytes": 1 << 20}, [OK, BROKEN, OK]),
-        *(({"filesystem": each}, [OK, OK, LACKING]) for each in sorted(MEMORY | NETWORK)),
-        ({"filesystem": ""}, [OK, OK, OK]),
-    ],
-)
-def test_a_journal_disk_is_judged_by_speed_space_and_kind(fields, expected):
-    made = {
-        "commits_s": (0.001,) * 3,
-        "state_dir": Path("/x"),
-        "free_bytes": 1 << 40,
-        "filesystem": "ext4",
-        **fields,
-    }
-    findings = disks.judge_journal_disk(**made)
-
-    assert expected == [finding.verdict for finding in findings]
-
-
-@pytest.mark.parametrize(("peer_uid", "verdict"), [(7, OK), (0, BROKEN)])
-def test_a_runtime_directory_that_takes_one_user_for_another_is_broken(peer_uid, verdict):
-    finding = service.judge_runtime("/run/x/supervisor.sock", 7, peer_uid)
-
-    assert (verdict, peer_uid == 0) == (finding.verdict, "took uid 7 for 0" in finding.measured)
-
-
-# -- judging: what the kernel offers besides -------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("controls", "expected"),
-    [
-        (dict.fromkeys(("cpuset", "io", "memory", "pressure"), True), [OK] * 4),
-        (
-            {"cpuset": False, "io": True, "memory": False, "pressure": True},
-            [LACKING, OK, LACKING, OK],
-        ),
-        (dict.fromkeys(("cpuset", "io", "memory", "pressure"), False), [LACKING] * 4),
-        ({"io": True, "cap": True}, [OK] * 2),
-        ({"io": True, "cap": False}, [OK, LACKING]),
-        ({}, []),
-    ],
-)
-def test_what_jobs_have_is_judged_by_the_daemons_word(controls, expected):
-    found = list(judge_controls({"controls": controls}))
-
-    assert expected == [finding.verdict for finding in found]
-    for finding in found:
-        assert bool(finding.cost and finding.remedy) == (finding.verdict is LACKING)

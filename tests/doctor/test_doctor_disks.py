@@ -1,12 +1,12 @@
 """What the examination finds of disks: calibrations, storage tiers, room for output."""
 
-import contextlib
 import os
 import tempfile
 
 import pytest
 from calibrating import calibration, leaf
 from mounting import small_disk
+from test_doctor_service import as_nobody
 
 from iodaemon.calibration.store import keep, kept_file
 from iodaemon.config.tier import DiskTable, TierTable, build_tiers
@@ -16,7 +16,6 @@ from iodaemon.doctor.disks import (
     check_calibration,
     check_output_disk,
     check_tiers,
-    judge_calibration,
     judge_tiers,
 )
 from iodaemon.doctor.report import Verdict
@@ -27,14 +26,6 @@ from iodaemon.supervisor import disk_trouble, scratch
 # -- calibrations ----------------------------------------------------------------------------------
 
 ROW = {"device": "sda", "measured_s": 1.79e9, "loaded_bytes_per_s": 5e7, "problem": ""}
-
-
-def test_a_disk_that_was_measured_is_named_with_what_it_carries():
-    (finding,) = judge_calibration([ROW])
-
-    assert finding.verdict is Verdict.OK
-    assert finding.what == "calibration of sda"
-    assert "50 MB/s" in finding.measured
 
 
 def test_the_daemon_that_runs_has_the_word(tmp_path):
@@ -121,15 +112,6 @@ def test_what_the_daemon_says_is_wrong_with_the_file_is_a_finding(tmp_path, told
     (finding,) = check_calibration(tmp_path, {"calibration_problem": told})
 
     assert (Verdict.BROKEN, shown, remedy) == (finding.verdict, finding.measured, finding.remedy)
-
-
-def test_what_lacks_names_what_is_to_be_given_as_the_help_does():
-    (none,) = judge_calibration([])
-    (old,) = judge_calibration([{**ROW, "problem": "it moves 400 MB/s"}])
-
-    assert {Verdict.LACKING} == {none.verdict, old.verdict}
-    assert "it moves 400 MB/s" in old.measured
-    assert all(each.remedy.startswith("'iod calibrate PATH' ") for each in (none, old))
 
 
 # -- storage tiers ---------------------------------------------------------------------------------
@@ -254,15 +236,6 @@ def test_a_full_disk_is_a_fault_unless_jobs_were_promised_all_of_it(allocated, i
     [finding] = judge_tiers(tables, facts, allocated={"/a": allocated})
 
     assert is_told == (Verdict.BROKEN is finding.verdict)
-
-
-@contextlib.contextmanager
-def as_nobody():
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user for a while")

@@ -98,13 +98,6 @@ def test_streams_on_an_arm_run_one_after_the_other():
     assert not any(job.io_hold for job in jobs)
 
 
-def test_where_all_at_once_is_best_nothing_is_lost():
-    _, makespan_s = run([STREAM] * 8, disk=FLASH)
-    _, free_s = run([STREAM] * 8, none.Rule(), disk=FLASH)
-
-    assert makespan_s == pytest.approx(free_s, rel=0.03)
-
-
 def test_jobs_that_compute_are_never_stopped():
     watch = Watch()
     jobs, _ = run([SPIN, *[STREAM] * 6, SPIN], watch=watch)
@@ -132,13 +125,6 @@ def test_what_was_learned_of_a_kind_is_told_by_its_lesson():
 
     assert ("sim0", True) == (lesson.resource, lesson.limit < lesson.too_many)
     assert lesson.gain > 1.0
-
-
-def test_nobody_is_stopped_who_asked_not_to_be():
-    watch = Watch()
-    run([STREAM] * 6, spec=JobSpec(command=("stream",), no_suspend=True), watch=watch)
-
-    assert 0 == watch.count(Suspend)
 
 
 def test_who_may_not_be_stopped_is_slowed_down_and_let_go_again():
@@ -176,22 +162,6 @@ def test_a_job_whose_io_is_hidden_is_neither_stopped_nor_slowed_down(no_suspend)
     assert 0.0 == jobs[0].suspended_io_s
     throttled = {each.job_id for each in watch.decisions if isinstance(each, Throttle)}
     assert (no_suspend, False) == (bool(throttled), 1 in throttled)
-
-
-@pytest.mark.parametrize(
-    ("parameter", "value"),
-    [
-        ("timeslice_s", 0.0),
-        ("io_bound_bytes_per_s", -1.0),
-        ("high_wait", 1.0),
-        ("reread_share", 1.5),
-        ("stall_share", -0.1),
-        ("budget", 2.0),
-    ],
-)
-def test_parameters_that_mean_nothing_are_refused(parameter, value):
-    with pytest.raises(ValueError, match=parameter):
-        adaptive.Rule(**{parameter: value})
 
 
 def test_the_place_of_a_job_that_ends_is_taken_at_once():

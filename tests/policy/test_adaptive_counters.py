@@ -15,7 +15,7 @@ from iodaemon.core.job import JobSpec, JobState
 from iodaemon.core.meter import job_bandwidth
 from iodaemon.core.platform import share_cores
 from iodaemon.core.rule import Rules
-from iodaemon.core.sample import JobCounters, NodeCounters, grown, known_memory
+from iodaemon.core.sample import JobCounters, NodeCounters
 from iodaemon.model.memory import SimulatedMemory
 from iodaemon.model.node import default_platform
 from iodaemon.model.profile import Compute, Profile, Read, Touch
@@ -23,7 +23,7 @@ from iodaemon.model.spec import Model
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import adaptive
-from iodaemon.policy.regulation.adaptive.contender import Seen, find_contenders, what_it_did
+from iodaemon.policy.regulation.adaptive.contender import what_it_did
 from iodaemon.policy.regulation.adaptive.evidence import Reads, read_on
 from iodaemon.policy.regulation.adaptive.slow_start import idle_cores, memory_left
 from iodaemon.simulator.run import simulate
@@ -229,40 +229,6 @@ def test_a_job_whose_progress_is_hidden_is_left_alone(name):
 # -- what each lie is taken for --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "growth"),
-    [
-        (3, 10, 7.0),
-        (3, 3, 0.0),
-        (None, 10, None),
-        (3, None, None),
-        (10, 3, None),
-        (3, 3 + 2**63, None),
-        (1.0, math.nan, None),
-        (math.nan, 1.0, None),
-        (1.0, math.inf, None),
-        (math.inf, math.inf, None),
-    ],
-)
-def test_growth_is_what_can_be_believed(before, now, growth):
-    assert growth == grown(before, now, 1e13)
-
-
-@pytest.mark.parametrize(
-    ("available", "memory", "known"),
-    [
-        (3, 10, (3.0, 10.0)),
-        (0, 10, (0.0, 10.0)),
-        (None, 10, None),
-        (3, None, None),
-        (11, 10, None),
-        (-1, 10, None),
-    ],
-)
-def test_no_more_memory_is_available_than_there_is(available, memory, known):
-    assert known == known_memory(NodeCounters(available_bytes=available, memory_bytes=memory))
-
-
 ALL = JobCounters(
     read_bytes=5 * MB, logical_bytes=6 * MB, user_s=1.0, cpu_s=2.0, operations=9, io_stall_s=1.0
 )
@@ -287,20 +253,6 @@ def test_a_job_is_measured_by_what_it_has_of_counters():
     assert (0.0, 0.0) == (new.read_bytes, new.moved_bytes), "it has not grown by all of it"
 
 
-def test_what_reads_mapped_memory_is_not_measured_without_cpu_time():
-    maps = {"logical_bytes": 6 * MB}
-
-    assert did(**maps).is_measured
-    assert not did(**maps, user_s=None, cpu_s=None).is_measured
-
-
-def test_a_rate_that_no_machine_has_is_unknown():
-    none = JobCounters(read_bytes=0, written_bytes=0)
-
-    assert job_bandwidth(none, JobCounters(read_bytes=2**63, written_bytes=0), 1.0) is None
-    assert job_bandwidth(none, JobCounters(read_bytes=0, written_bytes=2**63), 1.0) is None
-
-
 def node(**fields):
     made = {"io_stall_s": 0.0, "available_bytes": 300 * MB, "memory_bytes": 400 * MB}
     return NodeCounters(**{**made, **fields})
@@ -317,29 +269,6 @@ class Beside:
 def reads(before, now, own_bytes=50 * MB):
     view = Beside(now)
     return read_on(Reads(since_s=0.0), before, view, 1.0, own_bytes=own_bytes, counts=True)
-
-
-@pytest.mark.parametrize(
-    ("before_s", "now_s", "ratio"),
-    [(0.0, 0.0, None), (3.0, 3.0, 0.0), (0.0, 0.5, 0.5), (0.0, 2.0**32, None)],
-)
-def test_pressure_of_a_machine_that_never_waited_is_hidden(before_s, now_s, ratio):
-    assert ratio == reads(node(io_stall_s=before_s), node(io_stall_s=now_s)).stall_ratio
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "own_mb", "ratio"),
-    [
-        (0, 900 * MB, 50, 0.0),  # they are those of others
-        (0, 900 * MB, 500, 1.0),
-        (0, 2**63, 500, 0.0),
-        (9, 3, 500, 0.0),
-    ],
-)
-def test_refaults_count_up_to_what_the_jobs_read(before, now, own_mb, ratio):
-    found = reads(node(refault_bytes=before), node(refault_bytes=now), own_bytes=own_mb * MB)
-
-    assert ratio == found.reread_ratio
 
 
 def test_without_the_size_of_the_memory_nothing_is_proof():
@@ -370,37 +299,6 @@ def test_memory_of_which_nothing_is_left_or_known_has_no_room():
 )
 def test_idle_time_is_told_where_it_grows_lawfully(before, now, idle):
     assert idle == idle_cores(NodeCounters(idle_s=before), NodeCounters(idle_s=now), 1.0)
-
-
-def test_a_slice_without_length_changes_nothing():
-    rule = Twice()
-    run([STREAM] * 6, {}, disk=ARM, rule=rule)
-
-    assert rule.seen
-
-
-class Twice:
-    """Asked twice at each instant, and now and then at an earlier one."""
-
-    timeslice_s = 1.0
-
-    def __init__(self):
-        self.rule, self.seen, self.at = adaptive.Rule(), 0, 0
-
-    def decide(self, view, memory):
-        self.at += 1
-        plan, memory = self.rule.decide(view, memory)
-        again, same = self.rule.decide(view, memory)
-        self.seen += not again.suspends and not again.trials and same.limiters == memory.limiters
-        assert not again.suspends
-        if self.at % 7 == 0:
-            early = Liar(view, {}, 0)
-            early.now_s = view.now_s - 5.0
-            self.rule.decide(early, memory)
-        return plan, memory
-
-    def refill(self, view, memory):
-        return self.rule.refill(view, memory)
 
 
 def test_nobody_is_held_for_what_is_not_there_any_more():
@@ -437,18 +335,3 @@ def test_the_cap_and_a_limit_together_leave_somebody_running():
     rule.rule = adaptive.Rule(io_bound_bytes_per_s=10e6)
 
     assert run([STREAM] * 6, {}, disk=ARM, rule=rule).suspends > 0
-
-
-def test_jobs_without_counters_contend_for_nothing():
-    seen = {}
-
-    class Spy(Lied):
-        def decide(self, view, memory):
-            if self.at > 3:
-                crew = find_contenders(view, dict.fromkeys((j.id for j in view.live), Seen()), 1.0)
-                seen.update({name: len(jobs) for name, jobs in crew.running.items()})
-            return super().decide(view, memory)
-
-    run([STREAM] * 4, {}, rule=Spy({}))
-
-    assert seen == dict.fromkeys(seen, 0)

@@ -1,7 +1,5 @@
 """The parts of the rule ``adaptive``: numbers that are tried, proof, progress, slow start."""
 
-import math
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -14,12 +12,8 @@ from iodaemon.policy.regulation.adaptive.contender import MEMORY, Doing, find_co
 from iodaemon.policy.regulation.adaptive.evidence import Reads
 from iodaemon.policy.regulation.adaptive.limiter import (
     Limiter,
-    Trial,
     Window,
-    begin,
-    end,
     gain,
-    is_decided,
     with_slice,
 )
 from iodaemon.policy.regulation.adaptive.selector import RunOrder
@@ -35,13 +29,6 @@ def window(many, speed, slices=4, first=1):
         doing = {JobId(first + i): Doing(moved_bytes=speed, active_s=1.0) for i in range(many)}
         made = with_slice(made, doing)
     return made
-
-
-def tried(before, after, had, window_now, *, proven=False):
-    """A limiter in the middle of a trial."""
-    limiter = begin(Limiter(window=had), after, before=before, now_s=10.0, is_proven=proven)
-    trial = msgspec.structs.replace(limiter.trial, window=window_now)
-    return msgspec.structs.replace(limiter, trial=trial)
 
 
 # -- progress --------------------------------------------------------------------------------------
@@ -72,11 +59,6 @@ def test_a_gain_is_in_what_gets_done(before, after, expected):
     assert (expected and pytest.approx(expected)) == gain(before, after)
 
 
-def test_one_slice_says_nothing_of_noise():
-    assert math.inf == window(2, MB, slices=1).noise
-    assert 0.0 == window(2, MB).noise
-
-
 # -- the limiter -----------------------------------------------------------------------------------
 
 
@@ -96,56 +78,6 @@ WAITED = {"fewer_s": 0.0, "lasted_s": 10.0}
 )
 def test_half_is_tried_or_halfway_to_too_few(limiter, many, now_s, fewer):
     assert fewer == limiter.fewer(many, now_s, 0.02)
-
-
-def test_more_is_halfway_to_too_many():
-    assert 6 == Limiter(limit=4, too_many=9).more(0.0, 0.02)
-    assert Limiter(limit=4, too_many=5, more_s=0.0, lasted_s=10.0).more(100.0, 0.02) is None
-    assert 5 == Limiter(limit=4, too_many=5, more_s=0.0, lasted_s=10.0).more(600.0, 0.02)
-
-
-def test_what_pays_is_kept():
-    limiter = tried(8, 4, window(8, MB), window(4, 3 * MB))
-
-    known, verdict = end(limiter, 1.5, 14.0)
-
-    assert ("kept", 4, 8) == (verdict, known.limit, known.too_many)
-    assert known.trial is None
-
-
-def test_what_does_not_pay_is_undone_and_costs():
-    limiter = tried(8, 4, window(8, MB), window(4, MB))
-
-    known, verdict = end(limiter, 0.5, 14.0)
-
-    assert ("undone", None, 4) == (verdict, known.limit, known.too_few)
-    assert 2.0 == pytest.approx(known.spent_s)
-
-
-def test_a_gain_that_is_noise_is_not_kept_and_without_an_answer_proof_decides():
-    noisy = msgspec.structs.replace(window(8, MB), slices=(1.0, 5.0, 2.0))
-    silent = tried(8, 4, window(8, MB), Window())
-    proven = tried(8, 4, window(8, MB), Window(), proven=True)
-
-    assert "undone" == end(tried(8, 4, noisy, window(4, 2.1 * MB)), 1.05, 14.0)[1]
-    assert ("kept", "undone") == (end(proven, None, 14.0)[1], end(silent, None, 14.0)[1])
-
-
-def test_a_trial_that_is_clear_is_decided_soon_and_any_at_last():
-    clear = tried(8, 4, window(8, MB), window(4, 4 * MB, slices=2)).trial
-    noisy = msgspec.structs.replace(
-        clear, had=msgspec.structs.replace(clear.had, slices=(1.0, 9.0, 2.0))
-    )
-
-    assert (True, False) == (is_decided(clear, 2.0), is_decided(noisy, 1.1))
-    assert is_decided(msgspec.structs.replace(noisy, window=window(4, MB, slices=8)), 1.1)
-
-
-def test_the_first_failure_is_free_and_the_next_has_a_budget():
-    failed, _ = end(tried(8, 4, window(8, MB), window(4, MB)), 0.5, 14.0)
-
-    assert Limiter().may_try(0.0, 0.02)
-    assert (False, True) == (failed.may_try(20.0, 0.02), failed.may_try(500.0, 0.02))
 
 
 @given(
@@ -198,10 +130,6 @@ def test_proof_is_reads_that_had_been_in_memory_and_stalls(changes, is_thrash):
     assert is_thrash == thrashes(**changes)
 
 
-def test_a_set_that_is_read_for_a_job_that_came_back_is_no_proof():
-    assert not READS.is_thrash(reread_share=0.3, stall_share=0.2, load_bytes=400 * MB)
-
-
 @pytest.mark.parametrize(
     ("changes", "is_in"),
     [
@@ -249,14 +177,6 @@ def test_no_more_run_than_idle_cores_can_take():
     assert [4, 2, 3, 12] == [most_for_idle(many, cores, idle=free) for many, cores, free in idle]
 
 
-def test_there_is_room_while_memory_would_take_long_to_fill():
-    loads = msgspec.structs.replace(READS, reread_ratio=0.0, reread_bytes=0.0, stall_ratio=0.01)
-
-    assert not loads.has_room()
-    assert msgspec.structs.replace(loads, cache_bytes=4000 * MB).has_room()
-    assert not msgspec.structs.replace(READS, cache_bytes=4000 * MB).has_room()
-
-
 @pytest.mark.parametrize(("available", "does"), [(240 * MB, False), (260 * MB, True)])
 def test_another_job_is_taken_to_keep_what_the_largest_has_read(available, does):
     scene = Scene(platform(4)).live(1, 0, moved=100 * MB).live(2, 0, moved=50 * MB)
@@ -264,8 +184,3 @@ def test_another_job_is_taken_to_keep_what_the_largest_has_read(available, does)
     view.node = NodeCounters(memory_bytes=int(400 * MB), available_bytes=int(available))
 
     assert does is fits(view, view.running, 1)
-
-
-def test_a_trial_knows_its_direction():
-    assert Trial(before=2, tried=3, limit=2, began_s=0.0, had=Window()).is_up
-    assert not Trial(before=3, tried=2, limit=None, began_s=0.0, had=Window()).is_up

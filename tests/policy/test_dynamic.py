@@ -80,26 +80,6 @@ def test_reasons_name_the_numbers():
     }
 
 
-def test_resumes_have_reasons():
-    scene = Scene(platform(3)).live(1, 0, moved=30 * MB).live(2, 0, held=True, last=2 * MB)
-
-    plan = plan_of(scene)
-
-    text = (
-        "total 30 MB/s is not above the bound 40 MB/s; of the suspended on socket 0 this job has "
-        "the most I/O"
-    )
-    assert plan.reasons == {2: Reason(code="IoBound", text=text)}
-
-
-def test_singly_the_one_with_the_most_io_of_all_sockets_comes_back():
-    jobs = [(0, 2, True), (1, 9, True), (1, 8, True)]
-    printed, singly = plan_of(scene_of(jobs)), plan_of(scene_of(jobs), resume_singly=True)
-
-    assert ((1, 2), (2,)) == (printed.resumes, singly.resumes)
-    assert printed.reasons[2] == singly.reasons[2]
-
-
 def test_shares_touch_only_sockets_above_theirs_and_none_while_the_whole_is_below_the_bound():
     # 41 of 40: printed, socket 0 goes first; by shares of 20 only socket 1 (26) is touched.
     jobs = [(0, 15, False), (1, 12, False), (1, 14, False)]
@@ -120,20 +100,6 @@ def test_without_a_bound_nothing_is_regulated_and_the_suspended_go():
     plan, memory = Rule().decide(scene.view(), {2: 9.0 * MB})
 
     assert (RegulationPlan(resumes=(2, 3)), None) == (plan, memory)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"timeslice_s": 0.0}, "timeslice_s is 0; it must be above 0"),
-        ({"timeslice_s": float("nan")}, "timeslice_s is nan; it must be above 0"),
-        ({"io_bound_bytes_per_s": 0.0}, "io_bound_bytes_per_s is 0; it must be above 0; leave"),
-        ({"io_bound_bytes_per_s": -5.0}, "io_bound_bytes_per_s is -5; it must be above 0"),
-    ],
-)
-def test_parameters_that_mean_nothing_are_refused(parameters, message):
-    with pytest.raises(ValueError, match=message):
-        Rule(**parameters)
 
 
 class Row:

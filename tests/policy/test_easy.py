@@ -1,6 +1,8 @@
 """EASY backfilling: when there will be room, the head's promise, and who may go before it."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 from builders import job
@@ -22,19 +24,14 @@ from scene import (
     submissions,
 )
 
-from iodaemon.core.controller import Controller
 from iodaemon.core.decision import AdmissionPlan
-from iodaemon.core.event import JobSubmitted
-from iodaemon.core.explain import explain
-from iodaemon.core.job import JobId, JobState, Prediction, Reason
-from iodaemon.core.rule import Rules
+from iodaemon.core.job import JobId, JobSpec, JobState, Prediction, Reason
 from iodaemon.core.state import State
-from iodaemon.policy.admission import fcfs
+from iodaemon.model.node import Compute, LinkSpec, Model, Profile, Transfer
+from iodaemon.policy.admission import easy, equilibrio, fcfs
 from iodaemon.policy.admission.easy import Rule
 from iodaemon.policy.headroom import Budget
-from iodaemon.policy.placement.least_io import Rule as LeastIo
-from iodaemon.policy.regulation.none import Rule as Unregulated
-from iodaemon.policy.shadow_time import Shadow, expected_end_s, find_shadow, latest_end_s
+from iodaemon.policy.shadow_time import Shadow, expected_end_s, find_shadow
 
 # -- when a job ends -------------------------------------------------------------------------------
 
@@ -72,12 +69,6 @@ def test_an_estimate_that_ran_out_is_doubled(ran_s, ends_s):
 
     assert 100.0 + ends_s == expected_end_s(endless, 100.0 + ran_s, typical_s=60.0)
     assert max(170.0, 100.0 + ran_s) == expected_end_s(limited, 100.0 + ran_s, typical_s=60.0)
-
-
-def test_the_latest_end_is_of_those_with_a_walltime():
-    jobs = [job(i, walltime_s=w, **RUNNING) for i, w in ((1, 60.0), (2, 80.0), (3, None))]
-
-    assert (80.0, None) == (latest_end_s(jobs, 5.0), latest_end_s(jobs[2:], 5.0))
 
 
 # -- when there is room ----------------------------------------------------------------------------
@@ -182,14 +173,6 @@ def test_spare_slots_are_for_those_without_walltime_too_until_they_are_used_up()
     )
 
 
-def test_the_promised_socket_is_kept_even_where_placement_prefers_it_and_others_are_free():
-    scene = running(Scene(platform(4, 3)), 1, cpus=3, left_s=600.0)
-    running(scene, 5, cpus=2, socket=1, rate=90 * MB)
-
-    assert [(3, 1)] == places(decide(scene.queue(queued(2, cpus=4), queued(3))))
-    assert [(3, 1)] == places(decide(blocked(4, 2).queue(queued(3, cpus=2))))
-
-
 def test_without_a_promise_or_beyond_its_depth_nothing_overtakes():
     plan = decide(blocked(4, left_s=None).queue(queued(3, walltime_s=1.0)))
     deep = [
@@ -199,8 +182,6 @@ def test_without_a_promise_or_beyond_its_depth_nothing_overtakes():
 
     assert ((), {}) == (plan.starts, plan.reservations)
     assert [[4], []] == deep
-    with pytest.raises(ValueError, match="depth"):
-        Rule(depth=-1)
 
 
 def overrun(scene, kill_at_s):
@@ -259,26 +240,6 @@ def test_without_walltimes_it_is_first_come_first_served(workload, sockets):
 
 
 # -- what is told ----------------------------------------------------------------------------------
-
-
-def test_the_head_is_told_by_when_it_is_promised():
-    rules = Rules(name="t", admission=Rule(), placement=LeastIo(), regulation=Unregulated())
-    state = State(platform(4))
-    controller = Controller(state, rules)
-    jobs = [queued(1, cpus=3, walltime_s=600.0), queued(2, cpus=4), queued(3, cpus=2)]
-    controller.step([JobSubmitted(at_s=0.0, job=each) for each in jobs])
-
-    def why(number):
-        made = state.jobs[JobId(number)]
-        return explain(state, rules, made, 60.0, account=controller.account(made))
-
-    assert "waits: needs 4 free CPUs on one socket; most free now: 1" == why(2).is_so
-    assert why(2).until == (
-        "4 CPUs of one socket are free; CPUs are held by job 1; promised in 9 min at the latest, "
-        "by the walltimes of those that run; one that does not end when asked is killed 10 s later"
-    )
-    assert why(3).is_so.startswith("waits behind job 2, which waits for 4 CPUs, promised in 10 min")
-    assert "its turn has come and 2 CPUs of one socket are free" == why(3).until
 
 
 def told_of(scene, *job_ids):
@@ -358,3 +319,76 @@ def test_a_head_that_has_waited_a_day_is_overtaken_by_no_estimate():
     scene = endless(4, 2, waits_s=86400.0, known=NOW_S + 300.0)
 
     assert [] == started(decide(scene.queue(queued(3, cpus=2))))
+
+
+# -- the example of docs/admission.md --------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[2] / "docs/admission.md").read_text()
+EXAMPLE = PAGE.partition("## An example")[2]
+STORAGE = Model(links=(LinkSpec(id="pfs", capacity_bytes_per_s=84 * MB),), disk=None)
+RULES = {
+    "`fcfs`": fcfs.Rule(),
+    "`easy`": easy.Rule(),
+    '`easy`, `bandwidth = "60 MB/s"`': easy.Rule(bandwidth_bytes_per_s=60 * MB),
+    "`equilibrio`, `alpha = 0.5`": equilibrio.Rule(alpha=0.5),
+}
+
+
+def table(first):
+    """The rows of the table whose head begins so."""
+    lines = EXAMPLE.partition(f"| {first} |")[2].splitlines()[2:]
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def of_the_page():
+    jobs = []
+    for _, comes, cpus, alone, walltime, rate, share in table("Job"):
+        at, alone_min, walltime_min, mb, percent = (
+            float(cell.split()[0]) for cell in (comes, alone, walltime, rate, share)
+        )
+        spec = JobSpec(
+            command=("x",),
+            cpus=int(cpus),
+            walltime_s=60.0 * walltime_min,
+            io_rate_bytes_per_s=mb * MB,
+            io_share=percent / 100.0,
+        )
+        in_io_s = 60.0 * alone_min * percent / 100.0 if mb else 0.0
+        steps = [Compute((60.0 * alone_min - in_io_s) / 10)]
+        if mb:
+            steps.append(Transfer(mb * MB * in_io_s / 10, "pfs", cap_bytes_per_s=mb * MB))
+        jobs.append((60.0 * at, spec, Profile(steps=tuple(steps), repeat=10)))
+    return jobs
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_jobs_run_from_when_to_when_the_page_says(name):
+    jobs = run(RULES[name], platform(4), of_the_page(), model=STORAGE).jobs
+
+    shown = [f"{job.started_s / 60:.0f}-{job.ended_s / 60:.0f}" for job in jobs]
+    [cells] = [row[1:] for row in table("Rule") if row[0] == name]
+    assert shown[1:] == cells
+
+
+def test_every_reason_that_the_example_quotes_was_given():
+    runs = (run(rule, platform(4), of_the_page(), model=STORAGE) for rule in RULES.values())
+    given = {job.started_because.text for r in runs for job in r.jobs if job.started_because}
+    quoted = re.findall(r"`((?:fits|it makes)[^`]*passes[^`]*)`", EXAMPLE)
+
+    assert 3 == len(quoted)
+    assert set(quoted) <= given
+
+
+@pytest.mark.parametrize(("rule", "minute"), [("`easy`", 64), (list(RULES)[2], 70)])
+def test_job_5_is_promised_what_the_page_says(rule, minute):
+    watch = Promises()
+
+    run(RULES[rule], platform(4), of_the_page(), watch, model=STORAGE)
+
+    assert minute == round(watch.first_s[5] / 60.0)
+    assert f"promised minute {minute}" in EXAMPLE

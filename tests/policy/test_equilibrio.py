@@ -21,7 +21,6 @@ from scene import (
 
 from iodaemon.core.job import JobId
 from iodaemon.policy.admission.equilibrio import Rule, brought_forward, line_of
-from iodaemon.policy.intensity import balance_of, scale_of, told_way
 
 ALPHAS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 1.0])
 
@@ -150,13 +149,6 @@ def scene_of(live, waiting, *, knows=True):
     return made
 
 
-@given(st.lists(QUEUED, max_size=12), st.lists(RUNNING, max_size=4), ALPHAS)
-def test_without_knowledge_it_is_as_with_alpha_0(waiting, live, alpha):
-    ignorant = decide(scene_of(live, waiting, knows=False), alpha=alpha)
-
-    assert started(decide(scene_of(live, waiting), alpha=0.0)) == started(ignorant)
-
-
 # -- one by one ----------------------------------------------------------------------------------
 
 
@@ -170,15 +162,6 @@ def test_the_job_that_evens_out_what_runs_goes_first():
         "it takes the mean I/O intensity of the running jobs from 0.0 MB/s to 15.0 MB/s, nearest "
         "to the 10.0 MB/s of all; alpha 0.6; passes 1 earlier job"
     )
-
-
-def test_who_starts_in_turn_needs_no_reason_and_an_empty_queue_no_plan():
-    scene = Scene(platform(3)).queue(*(queued(i, at_s=i, rate=i * MB) for i in (1, 2, 3)))
-    plan, empty = decide(scene, alpha=1.0), decide(Scene(platform(2)))
-
-    assert {1, 2, 3} == set(started(plan))
-    assert [None] * 3 == [placed.why for placed in plan.starts]
-    assert ((), {}, None) == (empty.starts, empty.reasons, empty.rest)
 
 
 def test_a_backfilled_job_says_beside_whom_and_for_how_long():
@@ -219,32 +202,6 @@ def test_the_waiting_are_told_their_rank_and_who_goes_first():
     )
 
 
-def test_all_others_are_told_who_goes_first():
-    scene = running(Scene(platform(4)), 1, cpus=2, rate=0.0)
-    scene.queue(queued(2, cpus=4), queued(3, at_s=1.0, cpus=3), queued(4, at_s=2.0))
-
-    plan = decide(scene)
-
-    assert ([2], "job 2 goes first, by arrival and I/O intensity (alpha 0.5)") == (
-        list(plan.reasons),
-        plan.rest.text,
-    )
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        *({"alpha": value} for value in (-0.1, 1.1, math.nan)),
-        *({name: -1.0} for name in ("auto_most", "auto_full")),
-        *({name: -1.0} for name in ("bandwidth_bytes_per_s", "longest_wait_s")),
-    ],
-    ids=str,
-)
-def test_parameters_that_mean_nothing_are_refused(fields):
-    with pytest.raises(ValueError, match=next(iter(fields))):
-        Rule(**fields)
-
-
 # -- what is carried from turn to turn -----------------------------------------------------------
 
 
@@ -278,15 +235,6 @@ def test_memory_saves_work_and_changes_nothing(workload, sockets, alpha, bound, 
     result = run(twice, platform(*sockets), submissions(workload, max(sockets)))
 
     assert len(result.finished) == len(workload)
-
-
-def test_a_mere_start_is_no_occasion_to_decide_anew():
-    twice = Twice(Rule())
-    jobs = submissions([(0.0, 1, 2.0, 1.0, None)] * 5, 2)
-
-    run(twice, platform(2), jobs)
-
-    assert 2 == twice.again
 
 
 class Counted:
@@ -357,10 +305,6 @@ def test_the_fuller_the_storage_would_be_the_more_is_reordered_up_to_the_most():
     assert [0.05, 0.15, 0.3, 0.5, 0.5] == alphas
 
 
-def test_where_the_storage_has_room_for_all_next_to_nothing_is_reordered():
-    assert 0.01 > alpha_of(two_waiting(30), bandwidth_bytes_per_s=10_000 * MB)
-
-
 def test_without_a_bandwidth_it_goes_by_how_far_what_runs_is_from_the_whole():
     alphas = [alpha_of(two_waiting(rate)) for rate in (15, 30, 60, 0)]
 
@@ -407,16 +351,6 @@ def test_as_published_the_job_that_is_unlike_waits_as_long_as_others_come(longes
         assert (few >= 25.0 * 40, many >= 25.0 * 120) == (True, True)
     else:
         assert few == many <= 1000.0
-
-
-def test_a_large_job_that_others_are_backfilled_beside_starts_too():
-    large = [(0.0, 1, 5000.0, 1.0, None), (0.0, 2, 20.0, 1.0, None), (1.0, 3, 10.0, 1.0, None)]
-    jobs = submissions([*large, *[(6.0, 1, 25.0, 1.0, None)] * 400], 4)
-    rules = [Rule(longest_wait_s=wait_s) for wait_s in (None, 300.0)]
-
-    published, guarded = (waited_s(rule, jobs, 3) for rule in rules)
-
-    assert guarded <= 325.0 < 2000.0 < published
 
 
 ENDLESS = st.lists(
@@ -478,47 +412,3 @@ def test_who_goes_first_for_its_wait_is_told():
     assert "job 2 goes first, it has waited for longer than 8 min" == plan.rest.text
     assert "; it has waited for longer than 8 min: arrival alone counts; " in told[0]
     assert "; job 2 goes first, it has waited for longer than 8 min" in told[1]
-
-
-# -- what is said of a start ---------------------------------------------------------------------
-
-
-@given(
-    st.lists(st.none() | st.floats(0.0, 20.0) | st.integers(0, 20), max_size=4),
-    st.lists(QUEUED, min_size=1, max_size=8),
-    ALPHAS,
-    st.booleans(),
-)
-def test_the_words_of_a_start_are_true(live, waiting, alpha, by_system):
-    line = line_of(
-        [queued(i, at_s=at_s) for i, (at_s, *_) in enumerate(waiting)],
-        lambda job: waiting[job.id][2],
-    )
-    balance = balance_of(live, line.known, by_system=by_system)
-    scale = scale_of(line.arrivals_s, line.known, balance, alpha)
-    place = scale.find_first(line.arrivals_s, line.intensities)
-    x = line.intensities[place]
-    if x is None:
-        return
-
-    words = told_way(scale, x, str)
-
-    w, known = balance.workload, [y for y in live if y is not None]
-    rounding = 1e-9 * max(1.0, w, *known, *line.known)
-
-    def distance(y):
-        return abs(w - (math.fsum((*known, y)) / (len(known) + 1) if by_system else y))
-
-    nearer = [i for i, y in enumerate(line.intensities) if y is not None]
-    nearer = [i for i in nearer if distance(line.intensities[i]) < distance(x) - rounding]
-    if "came later" in words:
-        assert all(i > place for i in nearer)
-    else:
-        assert [] == nearer
-    if by_system and known:
-        change = distance(x) - abs(w - math.fsum(known) / len(known))
-        if "as far as before" in words:
-            assert abs(change) <= rounding
-        else:
-            assert (change > -rounding) if "farther" in words else (change < rounding)
-            assert "farther" in words or "nearer to" in words or "nearest to" in words

@@ -9,7 +9,6 @@ from scene import Scene, platform, queued
 
 from iodaemon.core.decision import AdmissionPlan, Placed, RegulationPlan
 from iodaemon.core.job import Reason
-from iodaemon.core.view import NotNow
 from iodaemon.policy.admission import fcfs
 from iodaemon.policy.placement import least_io
 from iodaemon.policy.regulation import none
@@ -37,12 +36,6 @@ def test_nothing_overtakes_a_head_that_does_not_fit_and_it_alone_has_a_reason():
     assert AdmissionPlan(starts=(Placed(job_id=1, partition=0),), reasons={2: why}) == decide(scene)
 
     assert AdmissionPlan() == decide(Scene(platform(2)))
-
-
-def test_the_io_of_a_start_counts_for_those_that_follow():
-    jobs = [queued(i, rate=rate * MB) for i, rate in ((1, 50), (2, 1), (3, 2))]
-
-    assert [(1, 0), (2, 1), (3, 1)] == places(decide(Scene(platform(2, 2)).queue(*jobs)))
 
 
 @given(
@@ -108,13 +101,6 @@ def test_a_heavy_job_prefers_the_socket_near_its_device_among_equals():
     assert 1 == choose(third, queued(9, **HEAVY)), "below the mean of the others it is not heavy"
 
 
-def test_a_job_that_fits_nowhere_now_is_told_what_is_free():
-    answer = choose(Scene(platform(2, 3)).live(1, 0).live(2, 1, cpus=2), queued(9, cpus=2))
-
-    told = Reason(code="Slots", text="needs 2 free CPUs on one socket; most free now: 1")
-    assert NotNow(told) == answer
-
-
 # -- no regulation ---------------------------------------------------------------------------------
 
 
@@ -123,9 +109,3 @@ def test_nothing_is_suspended_and_what_another_rule_left_suspended_runs_again():
     plan, memory = none.Rule().decide(scene.live(3, 0, held=True).view(), None)
 
     assert (RegulationPlan(resumes=(1, 3)), None) == (plan, memory)
-
-
-@pytest.mark.parametrize("timeslice_s", [0.0, -1.0, float("nan")])
-def test_a_timeslice_that_is_none_is_refused(timeslice_s):
-    with pytest.raises(ValueError, match=r"timeslice_s is .*; it must be above 0"):
-        none.Rule(timeslice_s=timeslice_s)

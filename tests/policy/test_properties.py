@@ -1,5 +1,6 @@
 """What must hold for every rule and every policy file, those not yet written included."""
 
+import math
 from typing import Any, get_args
 
 import msgspec
@@ -38,9 +39,9 @@ NEVER_S = 20_000.0
 BASE = {"admission": "fcfs", "placement": "least_io", "regulation": "dynamic"}
 
 
-def composed(kind: Kind, name: str) -> Rules:
+def composed(kind: Kind, name: str, **beside: str) -> Rules:
     """The rule among well-known others; a regulation with a bound gets one that binds."""
-    chosen = BASE | {kind: name}
+    chosen = BASE | beside | {kind: name}
     made: dict[str, Any] = {}
     for each in get_args(Kind):
         type_ = find_rule(each, chosen[each])
@@ -77,6 +78,10 @@ SUBJECTS = [
         pytest.param(composed(kind, name), id=f"{kind}-{name}")
         for kind in get_args(Kind)
         for name in rule_names(kind)
+    ),
+    *(  # which leaves little headroom
+        pytest.param(composed("admission", name, regulation="adaptive"), id=f"{name}-adaptive")
+        for name in ("easy", "equilibrio")
     ),
 ]
 MIXES = st.builds(
@@ -145,6 +150,18 @@ def test_every_feasible_job_ends_once_within_the_slots_and_the_guards(rules, mac
     assert feasible == sorted(ends)
     assert mix.jobs == len(result.jobs)
     assert longest_suspension_s(result) <= MAX_SUSPEND_S + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind in get_args(Kind) for name in rule_names(kind)]
+)
+def test_a_number_that_means_nothing_is_refused_by_its_name(kind, name):
+    type_ = find_rule(kind, name)
+    for field in msgspec.structs.fields(type_):
+        for word, bad in (("float", math.nan), ("float", -1.0), ("int", -1)):
+            if word in str(field.type):
+                with pytest.raises(ValueError, match=field.name):
+                    type_(**{field.name: bad})
 
 
 class Recorder:

@@ -14,10 +14,9 @@ from scene import platform, run
 from iodaemon.core import event as ev
 from iodaemon.core.job import DiskId, JobId, JobSpec, JobState, ScratchRequest, TierName
 from iodaemon.core.state import State
-from iodaemon.core.stock import NO_SPACE_AT_ALL, why_never
+from iodaemon.core.stock import why_never
 from iodaemon.core.storage import Disk, Storage, StorageNode, Tier
 from iodaemon.model.node import Compute, Profile
-from iodaemon.policy.admission.fcfs import Rule as Fcfs
 from iodaemon.policy.admission.storage_aware import Rule, Wishes, extra_s
 from iodaemon.policy.shadow_time import have_room
 from iodaemon.registry import find_rule
@@ -103,14 +102,6 @@ def lived(*jobs, **options):
 # -- what a tier saves -----------------------------------------------------------------------------
 
 
-def test_what_is_saved_is_equation_2():
-    """100 s in and out, 50 s of data: 150 - 15 saved, 20 for the staging at 5 times."""
-    request = job(staged=100, data=50).asks(None)
-
-    assert extra_s(request, TWO[0], SLOWEST) == pytest.approx(15.0 - 150.0 + 20.0)
-    assert extra_s(request, SLOWEST, SLOWEST) == 0.0
-
-
 @pytest.mark.parametrize(
     ("stage", "gain"), [(5.0, 0.733), (2.0, 0.433), (10.0, 0.833), (1.0, -0.067)]
 )
@@ -171,30 +162,6 @@ TAKEN = {
 @pytest.mark.parametrize(("options", "jobs", "found"), TAKEN.values(), ids=TAKEN)
 def test_a_job_takes_the_tier_with_which_it_ends_first(options, jobs, found):
     assert found == lived(*jobs, **options)
-
-
-def with_fallback(fallback):
-    def asking(each, number):
-        return msgspec.structs.replace(each.asks(FAST if number else None), fallback=fallback)
-
-    return asking
-
-
-def test_a_named_tier_without_room_is_left_for_the_slow_one_where_asked():
-    jobs = job(data=80), job(data=90)
-
-    assert [(0.0, FAST), (0.0, SLOW)] == lived(*jobs, asking=with_fallback("slow"))
-
-
-def test_or_the_job_is_told_to_end_where_it_asked_to_fail():
-    here = world(job(data=80), job(), job(), nodes=2, asking=with_fallback("fail"))
-    here.step()
-
-    plan, _ = Rule().decide(here, None)
-
-    assert {2: NO_SPACE_AT_ALL, 3: NO_SPACE_AT_ALL} == {
-        number: reason.code for number, reason in plan.reasons.items()
-    }
 
 
 # -- order -----------------------------------------------------------------------------------------
@@ -288,8 +255,6 @@ def test_without_an_end_nothing_is_promised_and_nothing_overtakes():
     assert {} == plan.reservations
     made = Rule().explain(here, here.job(JobId(2)), None)
     assert made == "no time is known at which there is room for it (--time of the others)"
-    with pytest.raises(ValueError, match="depth"):
-        Rule(depth=-1)
 
 
 # -- always ----------------------------------------------------------------------------------------
@@ -466,27 +431,6 @@ def submission(each, ways, number):
         command=("simulated",), cpus=each.nodes, walltime_s=each.walltime_s, scratch=request
     )
     return each.arrive_s, spec, Profile(steps=(Compute(each.walltime_s / 2.0),))
-
-
-def test_under_the_controller_a_job_waits_for_the_fast_tier_until_it_is_free_again():
-    """The first ends at 50 s; its space is removed in the same instant, but after its end."""
-    jobs = [job(data=80), job(data=50), job(data=30)]
-    work = [submission(each, [(None, "wait")], 0) for each in jobs]
-
-    result = run(Rule(), platform(4), work, lambda state, _: state.check(), tiers=TWO)
-
-    assert [FAST, FAST, SLOW] == [each.tier for each in result.jobs]
-    assert [0.0, 50.0, 0.0] == [each.started_s for each in result.jobs]
-
-
-def test_what_is_too_large_for_the_fast_tier_runs_on_the_slow_one():
-    work = [submission(job(space=500), [(None, "wait")], 0)]
-
-    [alone] = run(Rule(), platform(4), work, lambda state, _: state.check(), tiers=TWO).jobs
-    [never] = run(Fcfs(), platform(4), work, lambda state, _: state.check(), tiers=TWO).jobs
-
-    assert (SLOW, 0.0) == (alone.tier, alone.started_s)
-    assert never.started_s is None
 
 
 def test_who_chooses_the_tier_may_change_while_a_job_waits():

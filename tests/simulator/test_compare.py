@@ -10,7 +10,7 @@ from iodaemon.config import decode_table
 from iodaemon.errors import ConfigError
 from iodaemon.simulator.scenario import Disk, JobLine, Link, Room
 from iodaemon.simulator.study.compare import MEASURES, Study
-from iodaemon.simulator.workload import Mix, random_workload
+from iodaemon.simulator.workload import Mix
 from iodaemon.units import key_of
 
 MIX = {"jobs": 4, "mean_gap": "1 s", "cpus": [1, 2], "transfer": ["1 MB", "200 MB"]}
@@ -55,14 +55,6 @@ def test_every_policy_meets_the_same_jobs_once_a_seed():
     assert work[1, "none"] == work[1, "default"] != work[2, "none"]
 
 
-def test_a_job_alone_has_stretch_one():
-    listed = {"does": "read=500MB compute=2s", "repeat": 2}
-
-    (row,) = jobs(rows_of(study(workload="none", jobs=[listed], slots=1, sockets=1)))
-
-    assert (1.0, 6.0, "COMPLETED") == (row["stretch"], row["ended_s"], row["state"])
-
-
 def test_two_jobs_that_read_at_once_take_turns_of_the_disk():
     listed = {"does": "read=500MB", "count": 2}
     made = study(
@@ -103,14 +95,6 @@ def over_a_link(*jobs, **link):
 LONG, SHORT = {"does": "transfer=300MB"}, {"does": "transfer=100MB"}
 
 
-def test_a_fair_link_is_shared_by_all_at_once():
-    assert [4.0, 2.0] == over_a_link(LONG, SHORT)
-
-
-def test_an_exclusive_link_serves_one_after_the_other():
-    assert [3.0, 4.0] == over_a_link(LONG, SHORT, sharing="exclusive")
-
-
 def test_an_exclusive_link_serves_in_the_chosen_order():
     first = {"does": "transfer=100MB"}
 
@@ -119,27 +103,10 @@ def test_an_exclusive_link_serves_in_the_chosen_order():
     assert [1.0, 5.0, 2.0] == ends
 
 
-def test_each_socket_may_have_a_link_of_its_own():
-    assert [3.0, 1.0] == over_a_link(LONG, SHORT, per_socket=True, sharing="exclusive")
-
-
-def test_jobs_are_submitted_when_they_say():
-    rows = jobs(rows_of(study(workload="none", jobs=[LISTED | {"submit": "1 m", "count": 3}])))
-
-    assert [60.0, 70.0, 80.0] == [row["submitted_s"] for row in rows]
-
-
 def test_a_job_killed_at_its_walltime_has_no_stretch_and_is_counted():
     rows = rows_of(study(workload="none", jobs=[{"does": "compute=10s", "walltime": "5 s"}]))
 
     assert math.isnan(jobs(rows)[0]["stretch"])
-    assert 1 == runs(rows)[0]["not_completed"]
-
-
-def test_a_run_that_would_never_end_is_cut_off():
-    rows = rows_of(study(workload="none", jobs=[{"does": "compute=1h"}], until="10 s"))
-
-    assert math.isnan(jobs(rows)[0]["ended_s"])
     assert 1 == runs(rows)[0]["not_completed"]
 
 
@@ -179,34 +146,18 @@ def test_the_figures_show_every_policy():
     ("parameters", "message"),
     [
         ({"policies": []}, "policies is empty"),
-        ({"sockets": 0}, "sockets is 0; it must be at least 1"),
         ({"slots": 1}, "a job of 2 cpus never fits: each socket has slots = 1"),
         ({"workload": "none", "jobs": []}, "no work: give a table workload"),
         ({"disk": {"capacity": "0 MB/s"}}, "[disk]: capacity must be above 0"),
-        ({"disk": {"scaling": [1.0, 0.0]}}, "[disk]: scaling is [1.0, 0.0]; every part"),
-        ({"disk": {"capacity": "fast"}}, "[disk]: capacity: 'fast' is not a rate"),
         ({"workload": MIX | {"jobs": 0}}, "[workload]: jobs is 0; it must be at least 1"),
-        ({"workload": MIX | {"cpus": [2, 1]}}, "[workload]: cpus is 2 to 1"),
-        ({"workload": MIX | {"cpus": [0, 1]}}, "[workload]: cpus is 0 to 1"),
-        ({"workload": MIX | {"io_ratio": 1.5}}, "[workload]: io_ratio is 1.5; it must be 0 to 1"),
-        ({"workload": MIX | {"compute": ["-1 s", "2 s"]}}, "compute: '-1 s' is not a duration"),
-        ({"workload": MIX | {"mean_gap": -1}}, "mean_gap: -1 is not a duration"),
         ({"workload": MIX | {"job": 1}}, "[workload]: unknown key 'job'; did you mean 'jobs'?"),
-        ({"jobs": [LISTED | {"does": ""}]}, "[[jobs]] 1: does is empty"),
         ({"jobs": [LISTED, {"does": "red=1G"}]}, "[[jobs]] 2: does: 'red=1G' is no step; did you"),
-        ({"jobs": [{"does": "read=fast"}]}, "[[jobs]] 1: does: 'fast' is not a size"),
-        ({"jobs": [LISTED | {"count": 0}]}, "[[jobs]] 1: count is 0; it must be at least 1"),
-        ({"jobs": [LISTED | {"submit": "-5 s"}]}, "[[jobs]] 1: submit: '-5 s' is not a duration"),
         ({"jobs": [{"count": 1}]}, "[[jobs]] 1: 'does' is missing"),
         ({"jobs": [{"does": "transfer=1GB"}]}, "jobs: no link 'pfs'; none is known"),
         ({"disk": "none"}, "disk is none, but jobs read and write"),
-        ({"links": [{"id": "a"}]}, "[[links]] 1: 'capacity' is missing"),
         ({"links": [PFS | {"sharing": "x"}]}, "[[links]] 1: sharing: 'x' is none of 'fair', 'exc"),
-        ({"links": [PFS | {"order": "fiffo"}]}, "order is 'fiffo'; did you mean 'fifo'?"),
         ({"links": [PFS | {"order": "lowest_id"}]}, "order 'lowest_id' needs sharing = 'exclusive"),
         ({"links": [PFS, PFS]}, "links: 'pfs' is there twice"),
-        ({"stores": [BB, BB]}, "stores: 'bb' is there twice"),
-        ({"stores": [{"capacity": "0 B"}]}, "[[stores]] 1: capacity must be above 0"),
         ({"jobs": [LISTED | {"holds": "1 GB"}]}, "jobs: no store 'bb'"),
         ({"jobs": [LISTED | {"holds": "3 GB"}], "stores": [BB]}, "3000000000 bytes never fit"),
     ],
@@ -217,39 +168,6 @@ def test_what_cannot_be_run_is_refused_with_its_key(parameters, message):
 
     assert message in str(e.value)
     assert str(e.value).startswith("mine.toml [parameters]")
-
-
-ONE_ARM = {"capacity": "100 MB/s", "scaling": [1.0, 0.5]}
-READERS = {"does": "read=500MB", "count": 2}
-
-
-@pytest.mark.parametrize(
-    ("speaks", "policy", "ends_s"),
-    [(False, "none", [20.0, 20.0]), (True, "none", [20.0, 20.0]), (True, "exclusive", [5.0, 10.0])],
-)
-def test_jobs_that_tell_take_turns_where_the_policy_gives_them(speaks, policy, ends_s):
-    listed = READERS | {"speaks": speaks}
-    made = study(policies=[policy], workload="none", jobs=[listed], disk=ONE_ARM)
-
-    assert ends_s == jobs_of(rows_of(made))
-
-
-def test_random_jobs_tell_of_their_io_as_often_as_is_asked():
-    mixes = {ratio: Mix(jobs=100, speaks_ratio=ratio) for ratio in (0.0, 0.5, 1.0)}
-    told = {
-        ratio: sum(profile.speaks for _, _, profile in random_workload(mix, 1))
-        for ratio, mix in mixes.items()
-    }
-
-    assert (0, 100) == (told[0.0], told[1.0])
-    assert 30 < told[0.5] < 70
-
-
-def test_staging_goes_over_the_link_and_is_none_of_the_jobs_io():
-    listed = {"does": "stage=2GB", "count": 1, "speaks": True}
-    made = study(policies=["exclusive"], workload="none", jobs=[listed], links=[PFS])
-
-    assert [2.0] == jobs_of(rows_of(made))
 
 
 def test_a_job_that_finds_no_room_in_the_store_waits_for_it():

@@ -1,15 +1,12 @@
 """Figures: the same data give the same bytes, and every kind is drawn."""
 
-import importlib.abc
-import sys
-
 import msgspec
 import pytest
 from matplotlib.figure import Figure as Canvas
 
-from iodaemon.errors import NoDrawing, RequestError
+from iodaemon.errors import RequestError
 from iodaemon.simulator import draw as drawing
-from iodaemon.simulator.draw import draw, lacking
+from iodaemon.simulator.draw import draw
 from iodaemon.simulator.experiment import Figure, Series
 
 NAMES = ("First-Fit", "S = 1", "S = alpha", "longest remaining")
@@ -86,30 +83,6 @@ def test_what_is_published_is_a_hollow_marker_and_named_so(axes):
     assert "paper (published)" in legend(made)
 
 
-def test_a_few_numbers_stand_on_the_axis_themselves(axes):
-    made = axes(figure("line", series(x=(1, 3, 5), y=(1.0, 0.7, 0.5))))
-
-    assert ["1", "3", "5"] == [text.get_text() for text in made.get_xticklabels()]
-
-
-@pytest.mark.parametrize(("greatest", "labels"), [(50, ["1", "2", "5", "10"]), (1e4, ["1", "10"])])
-def test_logarithmic_axes_have_plain_numbers(axes, greatest, labels):
-    made = axes(figure("line", series(x=(1, 10, greatest), y=(1.0, 2.0, 3.0)), log_x=True))
-
-    shown = [text.get_text() for text in made.get_xticklabels()]
-    assert labels == [label for label in shown if label in ("1", "2", "5", "10")]
-
-
-def test_a_published_bar_stands_at_ours_of_the_same_name(axes):
-    paper = series("other", x=("S = 1",), y=(1.9,), is_published=True)
-
-    made = axes(figure("bar", series(), series("other"), paper))
-
-    ours = made.containers[1].patches[1]
-    marker = next(line for line in made.lines if line.get_markeredgecolor() == "#000000")
-    assert marker.get_xdata()[0] == pytest.approx(ours.get_x() + ours.get_width() / 2.0)
-
-
 def test_points_of_one_category_hide_none_of_equal_value(axes):
     rules = [series(rule, y=(100.0,) * 4) for rule in ("random", "round_robin", "worst_fit")]
     paper = series("round_robin", x=("S = 1",), y=(99.0,), is_published=True)
@@ -150,18 +123,6 @@ def test_series_differ_in_more_than_their_colour(axes):
     assert 8 == len({marker for marker, _ in looks}) == len({colour for _, colour in looks})
 
 
-def test_categories_stand_in_the_order_of_their_first_appearance(axes):
-    made = axes(
-        figure("bar", series(x=("b", "a"), y=(1.0, 2.0)), series("other", x=("c",), y=(1.0,)))
-    )
-
-    assert ["b", "a", "c"] == [text.get_text() for text in made.get_xticklabels()]
-
-
-def test_the_axis_says_which_box_is_whose_so_no_legend_does(axes):
-    assert axes(ALL["a box a series"]).get_legend() is None
-
-
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
@@ -174,40 +135,3 @@ def test_the_axis_says_which_box_is_whose_so_no_legend_does(axes):
 def test_a_figure_that_contradicts_itself_is_refused(tmp_path, bad, message):
     with pytest.raises(RequestError, match=f"figure figure-1.*{message}"):
         draw(bad, tmp_path)
-
-
-class _Missing(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path, target=None):
-        if name.partition(".")[0] == "matplotlib":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
-def test_without_matplotlib_it_says_what_to_install(tmp_path, monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "meta_path", [_Missing(), *sys.meta_path])
-
-    with pytest.raises(NoDrawing) as caught:
-        draw(figure(), tmp_path)
-    with pytest.raises(NoDrawing) as another:
-        draw(figure(), tmp_path, then="'iod calibrate'")
-
-    told = "figures need matplotlib, all else is there: pip install 'iodaemon[sim]'"
-    assert lacking() == told
-    assert str(caught.value) == f"{told}, then 'iod sim plot NAME'"
-    assert str(another.value) == f"{told}, then 'iod calibrate'"
-
-    assert [] == list(tmp_path.iterdir())
-
-
-def test_the_first_trace_is_red_and_solid_and_the_second_blue_and_dashed(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(Canvas, "savefig", lambda canvas, *_, **__: drawn.append(canvas))
-
-    draw(figure("trace", NUMBERS, series("W", x=(1, 2), y=(3.0, 4.0))), tmp_path)
-
-    lines = drawn[0].axes[0].get_lines()
-    assert [("#D55E00", "-"), ("#0072B2", "--")] == [
-        (line.get_color(), line.get_linestyle()) for line in lines
-    ]
-    assert {"None"} == {line.get_marker() for line in lines}

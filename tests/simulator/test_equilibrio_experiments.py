@@ -1,18 +1,28 @@
 """The experiments of EquilibrIO: what is published, what comes out, what is refused."""
 
+import itertools
+import math
 import tomllib
 from pathlib import Path
 
-import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from published import targets
 
 from iodaemon.errors import RequestError
 from iodaemon.simulator.catalogue import load_experiment, prepare
 from iodaemon.simulator.cluster import Cluster
 from iodaemon.simulator.equilibrio import Mix
-from iodaemon.simulator.equilibrio_rows import by_seed
-from iodaemon.simulator.equilibrio_run import Setup, run_columns, schedule_of
+from iodaemon.simulator.equilibrio_run import (
+    Moment,
+    Setup,
+    Stay,
+    in_bins,
+    intensity_course,
+    mean_distance_bytes_per_s,
+    mean_running,
+)
 from iodaemon.simulator.study import equilibrio_alpha, equilibrio_knowledge
 from iodaemon.simulator.study.equilibrio_knowledge import kept_gains
 from iodaemon.simulator.table import where
@@ -33,18 +43,19 @@ def run(study, *seeds):
 
 @pytest.fixture(scope="module")
 def alphas():
-    return run(equilibrio_alpha.Study(mix=TINY), 7, 8)
+    return run(equilibrio_alpha.Study(mix=TINY), 7)
 
 
 @pytest.fixture(scope="module")
 def knowledge():
-    return run(equilibrio_knowledge.Study(mix=TINY, draws=2), 7, 8)
+    return run(equilibrio_knowledge.Study(mix=TINY, knowledge=(1.0, 0.5, 0.0), draws=1), 7)
 
 
 @pytest.mark.slow
-def test_every_value_has_a_target_and_every_target_a_source(alphas, knowledge):
-    for name, (_, values, _) in (("equilibrio-alpha", alphas), ("equilibrio-knowledge", knowledge)):
-        assert targets(name).keys() == values.keys()
+def test_every_value_has_a_target_and_every_target_a_source(alphas):
+    _, values, _ = run(equilibrio_knowledge.Study(mix=TINY, draws=2), 7)
+    for name, measured in (("equilibrio-alpha", alphas[1]), ("equilibrio-knowledge", values)):
+        assert targets(name).keys() == measured.keys()
         assert all(target["source"] for target in targets(name).values())
 
 
@@ -60,10 +71,6 @@ def test_the_experiments_are_of_the_published_size_on_five_seeds(name):
     assert quick.study.mix.low_jobs < 2000
 
 
-def shipped_study(name):
-    return prepare(load_experiment(str(EXPERIMENTS / f"{name}.toml"), search=())).study
-
-
 def test_the_files_say_what_the_workload_is():
     """Nothing of it is hidden in a default."""
     for name in NAMES:
@@ -73,13 +80,6 @@ def test_the_files_say_what_the_workload_is():
         assert mix | left_out == {key_of(field) for field in Mix.__struct_fields__}
         near = {"latency", "window"}  # likewise
         assert cluster | near == {key_of(field) for field in Cluster.__struct_fields__}
-
-
-def test_both_experiments_share_one_workload_and_bound():
-    studies = [shipped_study(name) for name in NAMES]
-
-    assert len({each.mix for each in studies}) == 1
-    assert {each.bound for each in studies} == {"easy"}
 
 
 # -- alpha -----------------------------------------------------------------------------------------
@@ -103,57 +103,13 @@ def test_reordering_brings_what_runs_nearer_to_the_whole_workload(alphas):
     assert values["E1-factor"] == pytest.approx(values["E1-0"] / values["E1-0.5"])
 
 
-def test_there_is_a_row_a_run_and_one_a_job_with_high_io(alphas):
-    rows, _, figures = alphas
-
-    assert (14, 14 * 20, 7 * 600) == tuple(
-        len(where(rows, kind=kind)) for kind in ("run", "high", "course")
-    )
-    names = [figure.name for figure in figures]
-    assert names[:7] == [f"course-{alpha:g}" for alpha in (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)]
-    assert names[7:] == [
-        "distance",
-        "job-slowdown",
-        "io-slowdown",
-        "utilisation",
-        "displacement",
-    ]
-    assert {figure.kind for figure in figures[:7]} == {"trace"}
-
-
-def test_the_same_seed_gives_the_same_schedule():
-    setup = Setup(mix=TINY)
-    jobs = setup.jobs(3)
-
-    first, again = (setup.live(jobs, alpha=0.5, seed=3) for _ in range(2))
-
-    assert schedule_of(first) == schedule_of(again)
-    assert schedule_of(first) != schedule_of(setup.live(jobs, alpha=0.0, seed=3))
-
-
-def test_a_workload_without_high_io_is_measured_too():
-    setup = Setup(mix=msgspec.structs.replace(TINY, peaks=0))
-    measured = run_columns(setup.live(setup.jobs(3), alpha=0.5))
-
-    assert (measured["jobs"], measured["io_slowdown_percent"]) == (120, 0.0)
-
-
-@pytest.mark.parametrize("alphas", [(), (1.5,), (-0.1,)])
-def test_alphas_that_are_none_are_refused(alphas):
-    with pytest.raises(ValueError, match="alpha"):
-        equilibrio_alpha.Study(alphas=alphas)
-
-
 # -- knowledge -------------------------------------------------------------------------------------
 
 
 def test_with_nothing_known_everything_happens_as_with_alpha_0(knowledge):
-    rows, values, _ = knowledge
+    _, values, _ = knowledge
 
     assert values["E6"] == 1.0
-    assert {"run": 28, "high": 28 * 20, "arrival": 2} == {
-        kind: len(where(rows, kind=kind)) for kind in ("run", "high", "arrival")
-    }
 
 
 @pytest.mark.slow
@@ -169,16 +125,6 @@ def test_nothing_known_and_alpha_0_are_the_same_to_the_last_bit(seed, bound):
     assert unknown == arrival
 
 
-def test_of_several_draws_the_mean_counts():
-    ios = {(1.0, 0): 10.0, (0.25, 0): 60.0, (0.25, 1): 80.0, (0.0, 0): 110.0}
-    rows = [
-        {"kind": "run", "seed": 1, "knowledge": part, "draw": draw, "io_slowdown_percent": io}
-        for (part, draw), io in ios.items()
-    ]
-
-    assert kept_gains(rows)[0.25] == pytest.approx([0.4])
-
-
 def test_a_gain_is_kept_in_parts_of_the_whole_gain():
     rows = [
         {"kind": "run", "seed": seed, "knowledge": part, "io_slowdown_percent": io}
@@ -187,21 +133,6 @@ def test_a_gain_is_kept_in_parts_of_the_whole_gain():
     ]
 
     assert kept_gains(rows) == {1.0: [1.0, 1.0], 0.25: [0.5, 1.0], 0.0: [0.0, 1.0]}
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"knowledge": (1.0, 1.5, 0.0)}, "parts are from 0 to 1"),
-        ({"knowledge": (1.0, 0.5)}, "must have 1 and 0"),
-        ({"draws": 0}, "must be at least 1"),
-        ({"alpha": 0.0}, "0 asks for no knowledge"),
-        ({"alpha": 1.5}, "alpha is 1.5"),
-    ],
-)
-def test_knowledge_that_is_none_is_refused(fields, words):
-    with pytest.raises(ValueError, match=words):
-        equilibrio_knowledge.Study(**fields)
 
 
 # -- records ---------------------------------------------------------------------------------------
@@ -241,9 +172,98 @@ def test_the_jobs_of_a_workload_are_those_of_the_file(tmp_path):
     }
 
 
-def test_columns_are_found_by_seed_and_place(alphas):
-    rows, _, _ = alphas
+# -- S and W over time -----------------------------------------------------------------------------
 
-    found = by_seed(rows, "alpha", "jobs")
-    assert found.keys() == {7, 8}
-    assert set(found[7]) == {0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6}
+
+def stay(submit_s, start_s, end_s, intensity, weight=1.0):
+    return Stay(
+        submit_s=submit_s,
+        start_s=start_s,
+        end_s=end_s,
+        intensity_bytes_per_s=intensity,
+        weight=weight,
+    )
+
+
+def moment(at_s, system, workload, running):
+    return Moment(
+        at_s=at_s, system_bytes_per_s=system, workload_bytes_per_s=workload, running=running
+    )
+
+
+TWO = (stay(0.0, 0.0, 10.0, 4.0), stay(2.0, 10.0, 14.0, 8.0))
+"""The second waits for the end of the first."""
+
+
+def test_both_means_change_when_a_job_comes_starts_or_ends():
+    assert intensity_course(TWO) == (
+        moment(0.0, 4.0, 4.0, 1),
+        moment(2.0, 4.0, 6.0, 1),
+        moment(10.0, 8.0, 8.0, 1),
+        moment(14.0, 0.0, 0.0, 0),
+    )
+
+
+def test_the_mean_distance_is_over_the_time_in_which_something_runs():
+    late = (*TWO, stay(20.0, 24.0, 26.0, 1.0))
+
+    assert mean_distance_bytes_per_s(intensity_course(TWO)) == pytest.approx(2.0 * 8.0 / 14.0)
+    assert mean_distance_bytes_per_s(intensity_course(late)) == pytest.approx(2.0 * 8.0 / 16.0)
+    assert mean_distance_bytes_per_s(()) == 0.0
+
+
+def test_the_mean_number_of_running_jobs_is_over_the_time_in_which_one_runs():
+    three = (*TWO, stay(0.0, 12.0, 14.0, 1.0), stay(20.0, 24.0, 26.0, 1.0))
+
+    assert mean_running(intensity_course(three)) == pytest.approx((14.0 + 2.0 + 2.0) / 16.0)
+    assert mean_running(()) == 0.0
+
+
+def test_bins_hold_the_means_over_their_time():
+    bins = in_bins(intensity_course(TWO), 7)
+
+    assert [each.at_s for each in bins] == [1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0]
+    assert [each.system_bytes_per_s for each in bins] == pytest.approx([4.0] * 5 + [8.0] * 2)
+    assert [each.workload_bytes_per_s for each in bins] == pytest.approx(
+        [4.0] + [6.0] * 4 + [8] * 2
+    )
+
+
+TIMES = st.integers(0, 20).map(float)
+STAYS = st.lists(
+    st.tuples(TIMES, TIMES, TIMES, st.integers(0, 9)).map(
+        lambda drawn: stay(*sorted(drawn[:3]), float(drawn[3]))
+    ),
+    max_size=12,
+)
+
+
+@given(STAYS)
+def test_the_course_is_what_counting_at_any_time_gives(stays):
+    course = intensity_course(stays)
+
+    for one in course:
+        runs = [s for s in stays if s.start_s <= one.at_s < s.end_s]
+        there = [s for s in stays if s.submit_s <= one.at_s < s.end_s]
+        for held, found in (
+            (runs, one.system_bytes_per_s),
+            (there, one.workload_bytes_per_s),
+        ):
+            mean = math.fsum(s.intensity_bytes_per_s for s in held) / max(1, len(held))
+            assert found == pytest.approx(mean, abs=1e-9)
+        assert one.running == len(runs)
+
+
+@given(STAYS, st.integers(1, 9))
+def test_bins_keep_the_sum_over_time(stays, count):
+    course = intensity_course(stays)
+    if len(course) < 2:
+        return
+    width_s = (course[-1].at_s - course[0].at_s) / count
+    whole = math.fsum(
+        a.system_bytes_per_s * (b.at_s - a.at_s) for a, b in itertools.pairwise(course)
+    )
+
+    binned = math.fsum(each.system_bytes_per_s * width_s for each in in_bins(course, count))
+
+    assert binned == pytest.approx(whole, abs=1e-6)

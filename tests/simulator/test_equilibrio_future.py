@@ -1,12 +1,8 @@
 """What EquilibrIO leaves as future work: the studies that ask for it, small."""
 
-import tomllib
-
 import pytest
 
 from iodaemon.config import decode_table
-from iodaemon.errors import ConfigError
-from iodaemon.registry import shipped
 from iodaemon.simulator.balanced import admission_rules
 from iodaemon.simulator.cluster import Cluster
 from iodaemon.simulator.draw import check
@@ -14,7 +10,6 @@ from iodaemon.simulator.equilibrio import Mix
 from iodaemon.simulator.study import equilibrio_auto, equilibrio_operations
 from iodaemon.simulator.study.equilibrio_operations import Small, draw_requesters, run_requesters
 
-EXPERIMENTS = shipped("sim") / "experiments"
 POLICIES = {
     "0": {"rule": "equilibrio", "alpha": 0.0},
     "auto": {"rule": "equilibrio", "alpha": 0.5},
@@ -85,36 +80,3 @@ def test_small_requests_wait_for_each_other_and_large_ones_do_not_notice():
     for job, alone, shared in zip(jobs, calm, busy, strict=True):
         assert alone.run_s == pytest.approx(alone.alone_s)
         assert not job.is_small or shared.run_s > alone.run_s * 1.01
-
-
-def test_what_is_shipped_can_be_run():
-    for name, study in (
-        ("equilibrio-auto", equilibrio_auto.Study),
-        ("equilibrio-operations", equilibrio_operations.Study),
-    ):
-        document = tomllib.loads((EXPERIMENTS / f"{name}.toml").read_text())
-        made = decode_table(document["parameters"], study, where=name)
-        assert len(made.policies) * len(made.workloads) * 2 == len(made.tasks([1, 2]))
-
-
-@pytest.mark.parametrize(
-    ("make", "parameters", "message"),
-    [
-        (auto, {"policies": {}}, "at least one"),
-        (auto, {"workloads": [WORKLOADS[0]] * 2}, "two have one id"),
-        (operations, {"workloads": []}, "at least one"),
-        (operations, {"metadata_rate": 0.0}, "above 0"),
-        (operations, {"workloads": [{"id": "x", "small": {"share": [0.0, 0.5]}}]}, "share"),
-        (operations, {"workloads": [{"id": "x", "small": {"walltime": [0.5, 2.0]}}]}, "walltime"),
-        (operations, {"workloads": [{"id": "x", "small": {"nodes": []}}]}, "nodes"),
-        (operations, {"workloads": [{"id": "x", "small": {"peaks": -1}}]}, "peaks"),
-    ],
-)
-def test_what_compares_nothing_is_refused(make, parameters, message):
-    with pytest.raises(ConfigError, match=message):
-        make(**parameters)
-
-
-def test_a_rule_that_is_not_there_is_refused_before_anything_runs():
-    with pytest.raises(ConfigError, match="quick"):
-        auto(policies={"quick": {}}).tasks([1])

@@ -4,11 +4,18 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from builders import FirstFit, InOrder, platform
+from exploring import tries
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from iodaemon.core.job import JobSpec
+from iodaemon.core.rule import Rules
+from iodaemon.model.node import Compute, LinkSpec, Model, Profile, Transfer
 from iodaemon.policy.list_order import CHANGING, ORDERS
+from iodaemon.policy.regulation.none import Rule as NoRegulation
 from iodaemon.simulator.kernel import Batch, finish_times
+from iodaemon.simulator.run import simulate
 
 NAMES = st.sampled_from(sorted(ORDERS))
 ROUND = st.integers(0, 40).map(lambda quarters: quarters / 4)
@@ -53,12 +60,6 @@ def test_an_order_that_nobody_knows_is_served_as_exactly(made, name):
     assert finish_times(made, known, engine="plain") == finish_times(made, unknown, engine="plain")
 
 
-@given(batches(ROUND, largest=1))
-def test_a_job_alone_ends_with_every_order_as_if_there_were_none(made):
-    for order in ORDERS.values():
-        assert alone_s(made) == finish_times(made, order, engine="plain")
-
-
 @given(st.lists(st.tuples(ANY, ANY, st.integers(1, 12)), min_size=1, max_size=8), NAMES)
 def test_no_order_is_worse_than_twice_the_best(pack, name):
     """Theorem 1 of the paper, against two lower bounds of the best makespan."""
@@ -67,25 +68,6 @@ def test_no_order_is_worse_than_twice_the_best(pack, name):
     makespan_s = max(finish_times(made, ORDERS[name], engine="plain"))
 
     assert best_s * (1 - 1e-12) <= makespan_s <= 2 * best_s * (1 + 1e-12)
-
-
-@given(batches(ROUND), NAMES)
-def test_packs_of_a_batch_know_nothing_of_each_other(made, name):
-    order = ORDERS[name]
-    together = finish_times(made, order, engine="plain")
-    for first, end in zip(made.bounds, made.bounds[1:], strict=False):
-        one = batch(
-            list(
-                zip(
-                    made.compute_s[first:end],
-                    made.io_s[first:end],
-                    made.iterations[first:end],
-                    strict=True,
-                )
-            )
-        )
-
-        assert together[first:end] == finish_times(one, order, engine="plain")
 
 
 def test_two_jobs_by_hand():
@@ -109,15 +91,6 @@ def test_of_equals_the_smaller_id_is_first_also_when_it_asks_again_at_once(engin
     is_last = name in {"longest_io", "longest_remaining"}
 
     assert [0.25 * is_last, 0.25] == finish_times(made, ORDERS[name], engine=engine)
-
-
-def test_the_count_of_events_is_two_an_iteration():
-    assert 2 * (3 + 4) == batch([(1.0, 1.0, 3)], [(1.0, 1.0, 4)]).events
-
-
-def test_an_empty_batch_ends_at_once():
-    assert [] == finish_times(batch(), engine="compiled")
-    assert [] == finish_times(batch(), engine="plain")
 
 
 @pytest.mark.parametrize("name", sorted(CHANGING))
@@ -146,3 +119,72 @@ def test_without_numba_the_plain_loop_runs(engine):
     )
 
     assert ("[10.0]\n", "") == (ended.stdout, ended.stderr)
+
+
+# -- two engines, one truth: all jobs end when the simulated daemon does ---------------------------
+
+LENGTHS = st.integers(1, 40).map(lambda quarters: quarters / 4)
+"""Without rounding, so that both engines reckon with the very same keys; many ties."""
+JOBS = st.tuples(st.one_of(st.just(0.0), LENGTHS), LENGTHS, st.integers(1, 8))
+PACKS = st.lists(st.lists(JOBS, min_size=1, max_size=5), min_size=1, max_size=3)
+
+
+def simulated_ends(packs, name):
+    """Every pack on a partition with an exclusive link of its own, all at once."""
+    link = LinkSpec(
+        id="io_node",
+        capacity_bytes_per_s=1.0,
+        sharing="exclusive",
+        order=ORDERS[name],
+        order_is_fixed=name not in CHANGING,
+        per_partition=True,
+    )
+    rules = Rules(
+        name="packs", admission=InOrder(), placement=FirstFit(), regulation=NoRegulation()
+    )
+    jobs = [(0.0, JobSpec(command=("simulated",)), profile(*job)) for pack in packs for job in pack]
+    ended = simulate(
+        platform(*[len(pack) for pack in packs]),
+        rules,
+        jobs,
+        model=Model(links=(link,), disk=None),
+        sampling=False,
+    )
+    return [job.ended_s for job in ended.jobs]
+
+
+def profile(compute_s, io_s, iterations):
+    return Profile(steps=(Compute(compute_s), Transfer(io_s, "io_node")), repeat=iterations)
+
+
+def kernel_ends(packs, name, engine):
+    batch = Batch()
+    for pack in packs:
+        for job in pack:
+            batch.add_job(*job)
+        batch.end_pack()
+    return finish_times(batch, ORDERS[name], engine=engine)
+
+
+@pytest.mark.parametrize("name", ORDERS)
+@settings(max_examples=tries(60), deadline=None)
+@given(packs=PACKS)
+def test_the_kernel_ends_every_job_when_the_simulator_does(name, packs):
+    ends = simulated_ends(packs, name)
+
+    assert ends == kernel_ends(packs, name, engine="plain")
+    assert ends == kernel_ends(packs, name, engine="compiled")
+
+
+TABLE_1 = [
+    (32.0, 10.0, 250),
+    (16.0, 5.0, 500),
+    (8.0, 2.5, 1000),
+    (8.0, 2.5, 1000),
+    (16.0, 5.0, 500),
+]
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_table_1_of_carretero_is_the_same_in_both_engines(name):
+    assert simulated_ends([TABLE_1], name) == kernel_ends([TABLE_1], name, engine="auto")

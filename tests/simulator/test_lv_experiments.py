@@ -4,17 +4,13 @@ import msgspec
 import pytest
 from published import targets
 
-from iodaemon.config import decode_table
-from iodaemon.core.measure import jain_index, mean
-from iodaemon.errors import ConfigError
 from iodaemon.model.profile import Compute, Read
 from iodaemon.policy.regulation import adaptive, dynamic
 from iodaemon.registry import shipped
 from iodaemon.simulator.catalogue import load_experiment, prepare
 from iodaemon.simulator.draw import check
-from iodaemon.simulator.lv import App, Load, Paging, Server, Workload
+from iodaemon.simulator.lv import App, Load, Server, Workload
 from iodaemon.simulator.lv_run import find_ways
-from iodaemon.simulator.study import lv_stacking, lv_workloads
 
 EXPERIMENTS = shipped("sim") / "experiments"
 
@@ -120,15 +116,6 @@ def test_the_workloads_are_those_of_table_3_on_the_server_of_the_paper():
     assert {1.0} == {w.timeslice_s for w in study.workloads if w.index not in (7, 8, 9)}
 
 
-def test_both_experiments_have_the_same_machine_and_the_same_applications():
-    workloads, stacking = trial("lv-workloads").study, trial("lv-stacking").study
-
-    assert workloads.server == stacking.server
-    assert workloads.load.paging == stacking.load.paging
-    for name, app in stacking.load.apps.items():
-        assert workloads.load.apps[name] == app
-
-
 def test_the_rules_are_the_shipped_ones_with_the_bound_of_the_paper():
     ways = find_ways(("none", "dynamic+demand", "dynamic", "default"), [shipped("policies")])
 
@@ -159,83 +146,6 @@ def test_x264_takes_7_s_beside_seven_and_122_s_beside_63():
     assert 1.0 == values["F14-safe"] == values["F14-order"]
 
 
-@pytest.mark.slow
-def test_memory_half_in_use_is_no_contention_and_two_thirds_is():
-    study = msgspec.structs.replace(
-        trial("lv-stacking", is_quick=True).study, uses=(0.484, 0.686), curves=CURVE, steps=(1,)
-    )
-    apps = study.load.apps
-    short = apps | {"graph-22-16": msgspec.structs.replace(apps["graph-22-16"], compute_s=300.0)}
-    load = msgspec.structs.replace(study.load, apps=short)
-    values = study.measure(rows_of(msgspec.structs.replace(study, load=load)))
-
-    assert 0.0 == values["F8-48.4"]
-    assert values["F8-68.6"] > 0.5
-    assert 1.0 == values["F8-rises"]
-
-
-CURVE = (Workload(index=1, jobs=64, apps=("x264",)),)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_explicit_io_gains_and_waiting_falls_far_more_than_serving(seed):
-    study = only("lv-workloads", 1, policies=("none", "dynamic+demand"))
-    values = study.measure(rows_of(study, (seed,)))
-
-    assert values["T1"] > 7.0
-    assert 20.0 < values["R1"] < 70.0
-    assert values["W1-fall"] > values["V1-fall"] > 0.0
-    assert values["L8-explicit"] < 0.0
-    assert values["W1-os"] == pytest.approx(696.0, rel=0.05)
-
-
-@pytest.mark.slow
-def test_freqmine_loses_nothing_and_its_jobs_end_earlier():
-    """The paper has no obvious benefit; ours is 6 to 11 % on seeds 1 to 5."""
-    study = only("lv-workloads", 3, policies=("none", "dynamic+demand"))
-    values = study.measure(rows_of(study, (1, 2, 3)))
-
-    assert 0.0 < values["T3"] < values["T3-every"] < 12.0
-    assert 6.7 < values["R3"] < 67.9
-    assert 8.3 < values["S3"] < 73.3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_more_than_eight_streams_of_a_few_large_jobs_gain_as_well(seed):
-    study = only("lv-workloads", 4, policies=("none", "dynamic+demand"))
-    values = study.measure(rows_of(study, (seed,)))
-
-    assert values["T4"] > 0.0
-    assert 6.7 < values["R4"] < 67.9
-    assert 8.3 < values["S4"] < 73.3
-
-
-@pytest.mark.slow
-def test_a_mix_gains_and_its_jobs_end_earlier():
-    study = only("lv-workloads", 15, policies=("none", "dynamic+demand"))
-    values = study.measure(rows_of(study, (1, 2, 3)))
-
-    assert values["T15-every"] > 1.5
-    assert 9.3 < values["R15"] < 56.2
-    assert 10.8 < values["S15"] < 97.7
-
-
-@pytest.mark.slow
-def test_the_rule_acts_from_three_requests_on_that_a_stream_has_asked_for():
-    """What 62 of 64 readers have pending decides; at two it is 38 MB/s in all."""
-    study = only("lv-workloads", 1, policies=("dynamic+demand",))
-    suspensions = {}
-    for asked in (2, 3, None):
-        server = msgspec.structs.replace(study.server, asked_requests=asked)
-        rows = rows_of(msgspec.structs.replace(study, server=server, latency_of=()))
-        suspensions[asked] = rows[0]["suspensions"]
-
-    assert suspensions[2] <= 1
-    assert min(suspensions[3], suspensions[None]) > 100
-
-
 def test_what_is_read_at_the_start_is_read_before_anything_is_computed():
     load = Load(apps={"a": App(compute_s=9.0, cycles=3, read_bytes=900, at_start=1.0)}, spread=0.0)
     (piece,) = load.draw(Workload(index=1, jobs=1, apps=("a",)), Server(), 1)
@@ -246,53 +156,11 @@ def test_what_is_read_at_the_start_is_read_before_anything_is_computed():
     assert 9.0 == sum(step.seconds for step in steps if isinstance(step, Compute))
 
 
-def test_a_job_may_have_more_streams_than_threads():
-    load = Load(apps={"a": App(compute_s=1.0, threads=2, streams=6, read_bytes=600)}, spread=0.0)
-    (piece,) = load.draw(Workload(index=1, jobs=1, apps=("a",)), Server(), 1)
-
-    assert Read(600, streams=6) == piece.submission[2].steps[0]
-    assert 8 == piece.submission[1].cpus
-
-
-@pytest.mark.slow
-def test_told_what_the_kernel_counts_the_rule_never_acts_where_it_is_needed_most():
-    study = msgspec.structs.replace(
-        only("lv-workloads", 1, policies=("none", "dynamic")), latency_of=()
-    )
-    free, regulated = (row for row in rows_of(study) if row["kind"] == "run")
-
-    assert 0 == regulated["suspensions"]
-    assert free["counted_mb_per_s"] < 40.0 < 50.0
-    assert free | {"policy": "dynamic"} == regulated
-
-
 def test_what_is_told_as_demand_is_above_the_bound_at_the_same_time():
     study = only("lv-workloads", 1, policies=("none+demand",))
     row = next(row for row in rows_of(study) if row["kind"] == "run")
 
     assert row["moved_mb_per_s"] < 40.0 < row["counted_mb_per_s"]
-
-
-def test_graphs_that_do_not_fit_gain_by_standing_aside():
-    """Workload 8 with a sixth of its computing: implicit I/O in a few seconds."""
-    study = only("lv-workloads", 8, policies=("none", "dynamic+demand"))
-    graph = study.load.apps["graph-22-18"]
-    short = study.load.apps | {"graph-22-18": msgspec.structs.replace(graph, compute_s=280.0)}
-    load = msgspec.structs.replace(study.load, apps=short)
-    values = msgspec.structs.replace(study, load=load).measure(
-        rows_of(msgspec.structs.replace(study, load=load))
-    )
-
-    assert values["T8"] > 45.0
-    assert values["R8"] > 45.0
-
-
-def test_the_same_seed_gives_the_same_rows_and_another_others():
-    study = only("lv-workloads", 3, policies=("dynamic+demand",))
-    rows = rows_of(study, (1,))
-
-    assert rows == rows_of(study, (1,))
-    assert rows[0] != rows_of(study, (2,))[0]
 
 
 def test_a_job_alone_takes_what_is_said_of_it():
@@ -303,19 +171,6 @@ def test_a_job_alone_takes_what_is_said_of_it():
         rows = rows_of(lone)
         (job,) = (row for row in rows if row["kind"] == "job")
         assert job["run_s"] == pytest.approx(job["alone_s"], rel=1e-6)
-
-
-@pytest.mark.slow
-def test_the_quick_version_gives_values_figures_and_a_summary():
-    for name in ("lv-workloads", "lv-stacking"):
-        quick = trial(name, is_quick=True)
-        rows = rows_of(quick.study, quick.seeds)
-        values = quick.study.measure(rows)
-        assert values.keys() < targets(name).keys()
-        figures = quick.study.figures(rows)
-        assert len(figures) > 4
-        for figure in figures:
-            check(figure)
 
 
 # -- targets ---------------------------------------------------------------------------------------
@@ -392,71 +247,3 @@ def test_a_gain_is_by_seed_against_the_first_policy():
     assert values["T1-every"] == pytest.approx(10.0)  # the least, where a gain is printed
     assert values["T3-every"] == pytest.approx(30.0)  # the most, where none is
     assert values["R1"] == pytest.approx(50.0)
-
-
-def test_the_index_of_fairness_is_that_of_the_slowdowns():
-    study = only("lv-workloads", 15, policies=("none",))
-    rows = rows_of(study)
-    jobs = [row for row in rows if row["kind"] == "job"]
-
-    assert 64 == len(jobs)
-    assert rows[0]["jain"] == jain_index([row["alone_s"] / row["run_s"] for row in jobs])
-    assert rows[0]["runtime_s"] == pytest.approx(mean([row["run_s"] for row in jobs]))
-
-
-# -- what is refused -------------------------------------------------------------------------------
-
-WORK = {"index": 1, "jobs": 2, "apps": ["a"]}
-GOOD = {
-    "policies": ["none"],
-    "workloads": [WORK],
-    "load": {"apps": {"a": {"compute": "1 s"}}},
-}
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"policies": []}, "at least one"),
-        ({"workloads": [{**WORK, "apps": ["b"]}]}, "workload 1"),
-        ({"workloads": [WORK, WORK]}, "its own index"),
-        ({"workloads": [{**WORK, "jobs": 0}]}, "jobs, apps"),
-        ({"load": {"apps": {"a": {"compute": "0 s"}}}}, "above 0"),
-        ({"load": {"apps": {"a": {"compute": "1 s", "threads": 0}}}}, "at least 1"),
-        ({"load": {"apps": {"a": {"compute": "1 s", "streams": 0}}}}, "at least 1"),
-        ({"load": {"apps": {"a": {"compute": "1 s", "at_start": 1.5}}}}, "from 0 to 1"),
-        ({"load": {"apps": {"a": {"compute": "1 s"}}, "spread": 1.0}}, "spread"),
-        (
-            {"load": {"apps": {"a": {"compute": "1 s"}}, "paging": {"burst": "0 s"}}},
-            "above 0",
-        ),
-        ({"server": {"sockets": 0}}, "at least 1"),
-        ({"server": {"knee_streams": 0}}, "knee"),
-        ({"server": {"asked_requests": 0}}, "asked_bytes is 0"),
-        ({"server": {"usable": 0}}, "usable"),
-    ],
-)
-def test_parameters_that_mean_nothing_are_refused(change, problem):
-    with pytest.raises(ConfigError, match=problem):
-        decode_table(GOOD | change, lv_workloads.Study, where="mine.toml [parameters]")
-
-
-def test_a_policy_that_is_there_twice_is_refused():
-    study = decode_table(
-        GOOD | {"policies": ["none", "none"]}, lv_workloads.Study, where="mine.toml"
-    )
-    with pytest.raises(ConfigError, match="'none' is there twice"):
-        study.tasks((1,))
-
-
-def test_a_stack_of_what_is_not_there_is_refused():
-    load = Load(apps={"a": App(compute_s=1.0)}, paging=Paging())
-    with pytest.raises(ValueError, match="memory_app"):
-        lv_stacking.Study(
-            load=load,
-            curves=(Workload(index=1, jobs=1, apps=("a",)),),
-            uses=(),
-            memory_app="b",
-            groups_mb=(),
-            server=Server(),
-        )

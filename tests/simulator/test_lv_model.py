@@ -9,16 +9,14 @@ from hypothesis import strategies as st
 from simulation import DISK, Sim
 
 from iodaemon.core.decision import Resume, Suspend
-from iodaemon.core.event import JobExited
 from iodaemon.model.backlog import waiting_capacity
 from iodaemon.model.fair_link import FairLink
 from iodaemon.model.flow import Flow
-from iodaemon.model.memory import PAGE_BYTES, Memory, SimulatedMemory
+from iodaemon.model.memory import Memory, SimulatedMemory
 from iodaemon.model.node import SimulatedDisk
 from iodaemon.model.profile import Compute, Profile, Read, Touch, Write
 from iodaemon.model.scaling import lv_scaling, table_scaling, waning_scaling
 from iodaemon.model.spec import Model
-from iodaemon.simulator.lv import App
 
 PACES = st.one_of(st.just(math.inf), st.floats(0.5, 50.0), st.sampled_from([5.0, 10.0]))
 FLOWS = st.lists(st.tuples(PACES, st.sampled_from([1, 2, 8])), min_size=1, max_size=12)
@@ -116,13 +114,6 @@ def test_a_job_of_two_threads_gets_twice_the_share_and_counts_twice():
     assert sim.ends() == {1: pytest.approx(1.0), 2: pytest.approx(1.0)}  # 90 x 2/3 for three
 
 
-def test_requests_of_all_threads_of_a_job_are_in_flight():
-    disk = SimulatedDisk(capacity_bytes_per_s=100.0 * MB, counted="waiting", stream_depth=2)
-    sim = Sim(disk=disk).start([Read(1000 * MB, streams=3)])
-
-    assert 6 == sim.sample(1.0).devices["sim0"].in_flight
-
-
 # -- memory ----------------------------------------------------------------------------------------
 
 ROOM = 1_000 * MB
@@ -187,47 +178,11 @@ def test_with_all_running_each_touch_misses_what_does_not_fit():
     assert sum(read[-1000:]) / 1000 / MB == pytest.approx(1.0 - 1000 / 1250, rel=0.01)
 
 
-def test_less_than_a_page_is_not_read():
-    memory = Memory(SimulatedMemory(capacity_bytes=2 * ROOM))
-    memory.enter(1, 2.0 * ROOM)
-
-    assert memory.fault(1, PAGE_BYTES / 1.0) == 0.0
-    assert memory.fault(1, 3.0 * PAGE_BYTES) == 1.5 * PAGE_BYTES
-
-
 TOUCHER = Profile(steps=(Compute(1.0), Touch(100 * MB)), repeat=10, resident_bytes=400 * MB)
 
 
 def paged(**fields):
     return Model(disk=DISK, memory=SimulatedMemory(capacity_bytes=1000 * MB, **fields))
-
-
-def test_who_has_all_of_his_memory_or_whose_memory_is_not_modelled_reads_nothing():
-    assert {1: 10.0} == Sim(model=paged()).start(TOUCHER).run().ends()
-    assert {1: 10.0, 2: 10.0} == Sim().start(TOUCHER, TOUCHER).run().ends()
-
-
-def test_what_is_paged_in_takes_time_and_is_read_by_the_job_and_from_the_device():
-    sim = Sim(model=paged()).start(TOUCHER, TOUCHER)
-    sample = sim.sample(9.0)
-
-    read = [job.read_bytes for job in sample.jobs.values()]
-    assert all(each > 0 for each in read)
-    assert sample.devices["sim0"].read_sectors == sum(read) // 512
-    assert (sample.node.available_bytes, sample.node.memory_bytes) == (0, 500 * MB)
-    assert sample.node.refault_bytes == sum(read)
-    assert [job.logical_bytes for job in sample.jobs.values()] == [0, 0]
-    assert all(200 * MB < job.resident_bytes < 300 * MB for job in sample.jobs.values())
-    assert all(end_s > 10.0 for end_s in sim.run().ends().values())
-
-
-def test_what_was_paged_in_stays_counted_when_the_job_has_ended():
-    sim = Sim(model=paged()).start(TOUCHER, TOUCHER)
-    ended = sim.run().sample(100.0)
-
-    read = [event.io.read_bytes for event in sim.said if isinstance(event, JobExited)]
-    assert ended.node.refault_bytes == sum(read) > 0
-    assert ended.node.available_bytes == 500 * MB
 
 
 def test_page_ins_are_no_logical_bytes_but_reads_beside_them_are():
@@ -256,28 +211,6 @@ def test_a_job_that_stands_still_gives_its_room_and_comes_back_to_less():
 
     ends = sim.at(12.0, Resume(job_id=1)).run().ends()
     assert ends[2] < 12.0 < ends[1]
-
-
-@pytest.mark.parametrize("fields", [{"capacity_bytes": 0}, {"capacity_bytes": 1, "usable": 1.5}])
-def test_memory_that_holds_nothing_is_refused(fields):
-    with pytest.raises(ValueError, match="usable above 0"):
-        SimulatedMemory(**fields)
-
-
-def test_memory_and_demand_need_a_disk():
-    with pytest.raises(ValueError, match="without a disk"):
-        Model(disk=None, counting="demand")
-
-
-@pytest.mark.parametrize("fields", [{"read_bytes": 1}, {"write_bytes": 1}, {"at_start": 0.5}])
-def test_an_application_that_touches_its_memory_has_no_other_io(fields):
-    with pytest.raises(ValueError, match="reads by that alone"):
-        App(compute_s=1.0, resident_bytes=1, touches=True, **fields)
-
-
-def test_to_ask_for_nothing_is_refused():
-    with pytest.raises(ValueError, match="asked_bytes is 0"):
-        Model(asked_bytes=0)
 
 
 # -- demand ----------------------------------------------------------------------------------------
@@ -338,31 +271,3 @@ def test_what_a_reader_asks_for_can_be_bounded_by_stream():
     counted = sim.sample(1.0).jobs
 
     assert [100 * MB, 30 * MB] == [counted[job].read_bytes for job in (1, 2)]
-
-
-def test_what_is_paged_in_is_asked_for_as_a_whole():
-    memory = SimulatedMemory(capacity_bytes=200 * MB, usable=1.0)
-    model = Model(disk=DISK, memory=memory, counting="demand", asked_bytes=MB)
-    sim = Sim(model=model)
-    sim.start(
-        *(Profile(steps=(Touch(200 * MB),), resident_bytes=200 * MB) for _ in range(2)),
-    )
-    sim.sample(0.0)
-    jobs = sim.sample(0.1).jobs
-
-    assert all(job.read_bytes == pytest.approx(10 * MB, rel=0.01) for job in jobs.values())
-
-
-def test_a_suspended_job_wants_nothing():
-    sim = Sim(model=Model(disk=DISK, counting="demand")).start([Read(1000 * MB)])
-    sim.sample(0.0)
-    sim.at(0.5, Suspend(job_id=1))
-
-    assert [50 * MB, 50 * MB] == [sim.sample(at_s).jobs[1].read_bytes for at_s in (1.0, 2.0)]
-
-
-def test_a_job_whose_io_cannot_be_read_is_unknown_in_demand_as_well():
-    sim = Sim(model=Model(disk=DISK, counting="demand"))
-    sim.start(Profile(steps=(Read(1000 * MB),), hides_io=True))
-
-    assert sim.sample(1.0).jobs[1].read_bytes is None

@@ -4,17 +4,14 @@ import pickle
 
 import msgspec
 import pytest
-from builders import platform
 
 from iodaemon.config import find_policies, load_policy
 from iodaemon.core.decision import AdmissionPlan
-from iodaemon.core.platform import Platform
 from iodaemon.core.rule_error import RuleError
 from iodaemon.policy.admission import fcfs
 from iodaemon.registry import shipped
 from iodaemon.simulator.policy_check import any_platform, loads, platform_of, try_policy
 from iodaemon.simulator.run import simulate
-from iodaemon.simulator.study.compare import Study
 from iodaemon.simulator.workload import Mix, random_workload
 
 SHIPPED = find_policies((shipped("policies"),))
@@ -50,8 +47,6 @@ def test_every_shipped_policy_goes_through_all_loads(name):
 LOOKS = {
     "mixed jobs": lambda view: 1 // (view.now_s < 30.0),
     "unknown I/O": lambda view: 1 // any(map(view.bandwidth, (j.id for j in view.live))),
-    "empty queue": lambda view: next(iter(view.live)),
-    "all suspended": lambda view: view.now_s < 5.0 or 1 // len(list(view.running)),
 }
 
 
@@ -99,13 +94,6 @@ def test_the_loads_have_what_a_rule_may_not_expect():
     assert {"empty", "busy", "none runs", "unknown", "space", "no devices"} == seen
 
 
-@pytest.mark.slow
-def test_a_machine_of_one_slot_and_no_disk_will_do():
-    machine = Platform(partitions=platform(1).partitions)
-
-    assert () == try_policy(loaded("default").rules, machine)
-
-
 def test_the_platform_of_a_daemon_is_made_from_its_answer():
     node = {
         "sockets": [{"id": 0, "slots": 2}, {"id": 1, "slots": 3}],
@@ -122,21 +110,6 @@ def test_the_platform_of_a_daemon_is_made_from_its_answer():
 # -- cautions ------------------------------------------------------------------------------------
 
 
-def test_a_simulated_comparison_tells_the_cautions_of_its_policies():
-    study = Study(policies=("none", "io-budget"), workload=Mix(jobs=1))
-    platform_ = any_platform()
-
-    assert loaded("io-budget").cautions(platform_)
-    assert list(loaded("io-budget").cautions(platform_)) == list(study.remarks())
-
-
-def test_a_setting_in_vain_is_among_the_cautions():
-    policy = loaded("none", regulation={"io_bound": "80 MB/s"})
-
-    assert policy.notes
-    assert policy.notes == policy.cautions(any_platform())
-
-
 def test_a_caution_that_fails_is_told_with_its_line_and_ends_nothing():
     class Worried(fcfs.Rule):
         def caution(self, platform):
@@ -150,13 +123,6 @@ def test_a_caution_that_fails_is_told_with_its_line_and_ends_nothing():
 
 
 # -- simulations ---------------------------------------------------------------------------------
-
-
-def test_in_a_simulation_a_rule_that_fails_is_an_error_with_file_and_line():
-    with pytest.raises(RuleError) as e:
-        simulate(any_platform(), using(lambda view: 1 // 0), random_workload(Mix(jobs=3), 1))
-
-    assert f"{__file__}:" in str(e.value)
 
 
 def test_the_error_of_a_rule_passes_between_processes():

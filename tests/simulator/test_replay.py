@@ -5,7 +5,7 @@ import pytest
 from builders import MB, counters, job, platform, sample
 
 from iodaemon.config import load_policy
-from iodaemon.core.job import Job, JobId, JobSpec, JobState
+from iodaemon.core.job import JobSpec, JobState
 from iodaemon.registry import shipped
 from iodaemon.simulator.replay import Recording, parse_recording, replay
 
@@ -16,7 +16,6 @@ def rules(name="default", **regulation):
 
 
 BOUND = rules(rule="dynamic", io_bound="40 MB/s")
-NONE = rules("none")
 
 
 def ran(job_id, started_s=0.5, ended_s=None, **fields):
@@ -38,17 +37,6 @@ def recording(jobs, rates, slices=10, *, machine=None):
 BUSY = recording([ran(1), ran(2)], {1: 30, 2: 30})
 
 
-def test_the_rule_is_asked_at_every_sample():
-    outcome = replay(BUSY, BOUND)
-
-    assert ("default", 1.0, 10.0, 10) == (
-        outcome.policy,
-        outcome.from_s,
-        outcome.to_s,
-        outcome.samples,
-    )
-
-
 def test_what_would_have_been_suspended_is_added_up():
     first, second = replay(BUSY, BOUND).jobs
 
@@ -56,26 +44,6 @@ def test_what_would_have_been_suspended_is_added_up():
     assert first.suspensions > 1
     assert 1.0 <= first.would_s < 10.0
     assert (0.0, 0.0) == (first.really_s, second.really_s)
-
-
-def test_a_rule_that_regulates_nothing_would_have_suspended_nothing():
-    outcome = replay(BUSY, NONE)
-
-    assert () == outcome.steps
-    assert [(0.0, 0), (0.0, 0)] == [(made.would_s, made.suspensions) for made in outcome.jobs]
-
-
-def test_the_same_samples_give_the_same_answer():
-    assert replay(BUSY, BOUND) == replay(BUSY, BOUND)
-
-
-def test_a_job_counts_from_its_start_to_its_end_alone():
-    jobs = [ran(1, 0.5, 3.5), ran(2, 0.5), ran(3, 6.5)]
-    outcome = replay(recording(jobs, {1: 30, 2: 30, 3: 60}), BOUND)
-
-    at_s = {made.id: [s.at_s for s in outcome.steps if s.job_id == made.id] for made in jobs}
-    assert max(at_s[1]) <= 3.5
-    assert min(at_s[3]) > 6.5
 
 
 def test_a_job_that_would_stand_still_when_it_ended_stood_still_until_then():
@@ -113,15 +81,6 @@ def test_a_walltime_ends_nothing_in_a_replay():
     assert "true" == outcome.jobs[0].name
 
 
-def test_a_rule_with_a_longer_timeslice_sees_fewer_samples():
-    slow = rules(rule="dynamic", io_bound="40 MB/s", timeslice="3 s")
-
-    outcome = replay(BUSY, slow)
-
-    assert 4 == outcome.samples
-    assert {3.0, 6.0, 9.0} >= {step.at_s for step in outcome.steps}
-
-
 def test_two_samples_of_which_the_first_is_a_start_are_both_seen():
     """A start in the middle of a timeslice is measured from there; the slice ends as all do."""
     first, second = sample(4.499, {}), sample(5.0, {1: counters(50 * MB)})
@@ -129,34 +88,6 @@ def test_two_samples_of_which_the_first_is_a_start_are_both_seen():
     seen = Recording(samples=(first, second), jobs=(made,), platform=platform(1))
 
     assert [5.0] == [step.at_s for step in replay(seen, BOUND).steps]
-
-
-def test_samples_that_came_late_are_all_seen():
-    late = [sample(at_s, {1: counters(int(at_s) * MB)}) for at_s in (1.0, 2.3, 3.0, 4.3, 5.0)]
-    outcome = replay(Recording(samples=tuple(late), platform=platform(2)), BOUND)
-
-    assert 5 == outcome.samples
-
-
-@pytest.mark.parametrize("machine", [platform(1), platform()], ids=["smaller", "none"])
-def test_a_machine_that_was_divided_otherwise_is_no_obstacle(machine):
-    jobs = [ran(1), ran(2)]
-
-    outcome = replay(recording(jobs, {1: 30, 2: 30}, machine=machine), NONE)
-
-    assert 10 == outcome.samples
-
-
-def test_nothing_measured_is_nothing_done():
-    outcome = replay(Recording(), BOUND)
-
-    assert (0, (), ()) == (outcome.samples, outcome.jobs, outcome.steps)
-
-
-def test_a_job_that_never_started_does_nothing():
-    outcome = replay(recording([job(1)], {}), BOUND)
-
-    assert [(0.0, 0)] == [(made.would_s, made.suspensions) for made in outcome.jobs]
 
 
 # -- what the daemon gives -----------------------------------------------------------------------
@@ -179,24 +110,7 @@ def test_pages_are_put_together_and_the_last_record_of_a_job_counts():
     assert BUSY.platform == read.platform
 
 
-def test_no_page_is_an_empty_recording():
-    assert Recording() == parse_recording([])
-
-
 @pytest.mark.parametrize("bad", [{"samples": 1}, {"jobs": [{}]}, {"samples": [{"at_s": "x"}]}])
 def test_what_has_another_shape_is_refused(bad):
     with pytest.raises(msgspec.ValidationError):
         parse_recording([bad])
-
-
-def test_a_record_of_the_journal_is_a_job():
-    made = Job(
-        id=JobId(1),
-        spec=JobSpec(command=("x",)),
-        uid=1,
-        state=JobState.RUNNING,
-        since_s=1.0,
-        submitted_s=1.0,
-    )
-
-    assert (made,) == parse_recording([page(Recording(jobs=(made,)))]).jobs

@@ -27,7 +27,7 @@ from iodaemon.simulator.sas import (
     size_weight,
 )
 from iodaemon.simulator.sas_rows import fitted
-from iodaemon.simulator.sas_run import RANDOM, Point, World, run_point
+from iodaemon.simulator.sas_run import World
 from iodaemon.simulator.study import sas_inaccuracy, sas_random, sas_staging
 from iodaemon.units import key_of
 
@@ -53,14 +53,6 @@ def test_the_model_has_the_sizes_run_times_and_repetitions_of_its_laws():
     small = [job.run_s for job in jobs if job.nodes == 1]
     part = 0.95 - 0.20 / 128
     assert sum(small) / len(small) == pytest.approx(part + 7.0 * (1.0 - part), rel=0.06)
-
-
-def test_run_times_are_cut_and_jobs_come_in_order():
-    jobs = draw_jobs(Feitelson(), 128, random.Random(2))
-
-    assert all(1800.0 <= job.run_s <= 86400.0 and 1 <= job.nodes <= 128 for job in jobs)
-    assert jobs == tuple(sorted(jobs, key=lambda job: job.arrive_s))
-    assert jobs[-1].arrive_s / len(jobs) == pytest.approx(500.0, rel=0.2)
 
 
 # -- the workload ----------------------------------------------------------------------------------
@@ -182,15 +174,6 @@ def test_nodes_may_be_given_back_before_the_output_is_staged_out():
     assert next_one.start_s == pytest.approx(early.nodes_s)
 
 
-def test_a_run_counts_what_was_used_of_what_there_was():
-    row = run_point(TINY, Site(), Point(seed=3, gb=4096.0, way=RANDOM, p=1.0), Rule())
-
-    assert 0.0 < row["node_s"] <= row["of_node_s"]
-    assert 0.0 < row["byte_s"] <= row["of_byte_s"]
-    assert 25 == row["fast_jobs"] + row["slow_jobs"]
-    assert row["fast_jobs"] > 20
-
-
 # -- fits ------------------------------------------------------------------------------------------
 
 
@@ -239,12 +222,6 @@ def test_every_value_has_a_target_and_every_figure_can_be_drawn(name, tmp_path):
         draw(figure, tmp_path)
 
 
-def test_who_says_nothing_is_on_the_slow_tier_exactly():
-    values, _, _ = run(STUDIES["sas-inaccuracy"], 5)
-
-    assert (0.0, 1.0) == (values["A9"], values["A9-same"])
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_files_say_what_the_workload_is_and_have_the_paper_s_size(name):
     file = load_experiment(str(EXPERIMENTS / f"{name}.toml"), search=())
@@ -260,34 +237,3 @@ def test_the_files_say_what_the_workload_is_and_have_the_paper_s_size(name):
     model = {key_of(f) for f in Feitelson.__struct_fields__}
     assert parameters["load"]["model"].keys() == model
     assert len(prepare(file).seeds) == 10
-
-
-def test_all_experiments_have_one_workload():
-    files = {
-        name: prepare(load_experiment(str(EXPERIMENTS / f"{name}.toml"), search=()))
-        for name in NAMES
-    }
-
-    assert len({msgspec.json.encode(file.study.load) for file in files.values()}) == 1
-    assert len({msgspec.json.encode(file.study.site) for file in files.values()}) == 1
-
-
-@pytest.mark.parametrize(
-    ("type_", "changes"),
-    [
-        (Site, {"nodes": 0}),
-        (Site, {"slow_bytes_per_s": 0.0}),
-        (Load, {"io_share": 0.5}),
-        (Load, {"io_share_sd": -1.0}),
-        (Feitelson, {"jobs": 0}),
-        (Feitelson, {"run_s": (2.0, 1.0)}),
-        (Feitelson, {"gap_s": -1.0}),
-        (Feitelson, {"power_of_two": 0.0}),
-        (sas_random.Study, {"draws": 0}),
-        (sas_staging.Study, {"ks": (0.0,)}),
-        (sas_inaccuracy.Study, {"theta_steps": 0}),
-    ],
-)
-def test_parameters_that_make_no_sense_are_refused(type_, changes):
-    with pytest.raises(ValueError, match=r"is|are|from"):
-        type_(**changes)

@@ -1,15 +1,19 @@
 """StorAlloc's simulation: placing and replay by hand, its quirks, its figures, what it refuses."""
 
-import random
+import gzip
+import math
 from pathlib import Path
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from storalloc_files import NEW_YEAR_S, ROWS, YAML, told
 
 from iodaemon.core.measure import cohens_d, standard_deviation
+from iodaemon.core.stock import split
 from iodaemon.core.storage import StorageRequest
+from iodaemon.errors import NotFound, RequestError
 from iodaemon.registry import find_rule
 from iodaemon.simulator.catalogue import load_experiment, with_parameters
 from iodaemon.simulator.storalloc import (
@@ -21,8 +25,18 @@ from iodaemon.simulator.storalloc import (
     layout,
     storage_of,
 )
+from iodaemon.simulator.storalloc_file import csv_lines, read_requests
 from iodaemon.simulator.storalloc_replay import replay
-from iodaemon.simulator.storalloc_run import Source, effect, outcome_of
+from iodaemon.simulator.storalloc_run import Source, outcome_of, placing_of
+from iodaemon.simulator.storalloc_trace import (
+    FIRST_S,
+    LARGE,
+    SMALL,
+    SPAN_S,
+    Trace,
+    draw_requests,
+    ladder_gb,
+)
 from iodaemon.simulator.study import storalloc as study
 from iodaemon.simulator.study import storalloc_hetero
 
@@ -73,72 +87,54 @@ def test_the_indicators_of_two_requests_on_one_disk_by_hand():
     assert pytest.approx(2.93e9 * 150 / 200) == found.mean_bytes_per_s
 
 
-def test_the_parts_of_a_split_request_go_over_the_disks():
-    found = run(TWO, [wanted(650, 0, 100)])
-
-    assert (1, 4, 1) == (found.requests, found.parts, found.split)
-    assert [2, 2] == [disk.max_alloc for disk in found.disks]
-    assert {"n0": 4} == found.node_max_alloc
-
-
-def test_what_does_not_fit_when_its_time_comes_fails_whole_in_correct_books():
-    found = run(ONE, [wanted(900, 0, 100), wanted(300, 50, 150)])
-
-    assert (900 * GB, 900 * GB) == (found.allocated_bytes, found.served_bytes)
-    assert (1, 1, 1) == (found.failed, found.failed_split, found.allocated)
-    assert (5, 90.0) == (found.disks[0].max_alloc, found.disks[0].max_disk_use)
-
-
-def test_in_artefact_books_parts_that_are_given_back_count_as_allocated_and_in_the_maxima():
-    """Of 500 GB one part of 200 fits beside 700; it is given back when the next does not."""
-    found = run(ONE, [wanted(700, 0, 100), wanted(500, 50, 150)], bookkeeping="artefact")
-
-    assert (900 * GB, 700 * GB) == (found.allocated_bytes, found.served_bytes)
-    assert (1, 1) == (found.failed, found.allocated)
-    assert (90.0, 5) == (found.disks[0].max_disk_use, found.disks[0].max_alloc)
-    assert pytest.approx(70.0) == found.disks[0].mean_disk_use
-
-
-def test_the_artefact_holds_a_request_for_its_length_modulo_a_day():
-    requests = [wanted(100, 0, DAY_S + 3600)]
-
-    assert 3600.0 == run(ONE, requests, bookkeeping="artefact").last_s
-    assert DAY_S + 3600.0 == run(ONE, requests).last_s
-
-
-def test_what_ends_when_another_begins_makes_room_for_it_but_not_in_the_artefact():
-    requests = [wanted(600, 0, 100), wanted(600, 100, 200)]
-
-    assert (0, 1) == (
-        run(ONE, requests).failed,
-        run(ONE, requests, bookkeeping="artefact").failed,
-    )
-
-
-def test_a_delayed_request_holds_its_space_for_its_whole_length():
-    requests = [wanted(900, 0, 600), wanted(200, 300, 4000)]
-    found = run(ONE, requests, "balanced", retries=True)
-
-    assert (1, 1, 300.0, 0) == (found.delayed, found.requeued, found.delay_s, found.failed)
-    assert 600.0 + 3700.0 == found.last_s
+ARTEFACT = {"bookkeeping": "artefact"}
+DAY = wanted(100, 0, DAY_S + 3600)
+AFTER = [wanted(600, 0, 100), wanted(600, 100, 200)]
+OUTCOMES = {
+    # on how many disks, who asks, by which rule and books, and what comes out
+    "the parts of a split request go over the disks": (
+        (TWO, [wanted(650, 0, 100)]),
+        {},
+        {"requests": 1, "parts": 4, "split": 1, "max_alloc": 2, "node_max_alloc": {"n0": 4}},
+    ),
+    "what does not fit when its time comes fails whole in correct books": (
+        (ONE, [wanted(900, 0, 100), wanted(300, 50, 150)]),
+        {},
+        {"allocated_bytes": 900 * GB, "served_bytes": 900 * GB, "failed": 1, "failed_split": 1}
+        | {"allocated": 1, "max_alloc": 5, "max_disk_use": 90.0},
+    ),
+    # of 500 GB one part of 200 fits beside 700; it is given back when the next does not
+    "in artefact books parts that are given back count in the maxima": (
+        (ONE, [wanted(700, 0, 100), wanted(500, 50, 150)]),
+        ARTEFACT,
+        {"allocated_bytes": 900 * GB, "served_bytes": 700 * GB, "failed": 1, "allocated": 1}
+        | {"max_disk_use": 90.0, "max_alloc": 5, "mean_disk_use": pytest.approx(70.0)},
+    ),
+    "a request of a day and an hour": ((ONE, [DAY]), {}, {"last_s": DAY_S + 3600.0}),
+    "the artefact holds it modulo a day": ((ONE, [DAY]), ARTEFACT, {"last_s": 3600.0}),
+    "what ends when another begins makes room for it": ((ONE, AFTER), {}, {"failed": 0}),
+    "but not in the artefact": ((ONE, AFTER), ARTEFACT, {"failed": 1}),
+    "a delayed request holds its space for its whole length": (
+        (ONE, [wanted(900, 0, 600), wanted(200, 300, 4000)], "balanced"),
+        {"retries": True},
+        {"delayed": 1, "requeued": 1, "delay_s": 300.0, "failed": 0, "last_s": 4300.0},
+    ),
+    "refused requests are counted with their parts": (
+        (ONE, [wanted(1500, 0, 100), wanted(10, 0, 100)], "best_bandwidth"),
+        {},
+        {"refused": 1, "refused_parts": 8, "refused_split": 1, "failed": 0}
+        | {"allocated_percent": pytest.approx(100 * 10 / 1510)},
+    ),
+}
 
 
-def test_refused_requests_are_counted_with_their_parts():
-    found = run(ONE, [wanted(1500, 0, 100), wanted(10, 0, 100)], "best_bandwidth")
+@pytest.mark.parametrize(("asked", "options", "comes"), OUTCOMES.values(), ids=OUTCOMES)
+def test_outcomes_by_hand(asked, options, comes):
+    found = run(*asked, **options)
 
-    assert (1, 8, 1, 0) == (
-        found.refused,
-        found.refused_parts,
-        found.refused_split,
-        found.failed,
-    )
-    assert pytest.approx(100 * 10 / 1510) == found.allocated_percent
-
-
-def test_nothing_placed_at_all_is_no_error():
-    found = run(ONE, [wanted(5000, 0, 100)], "balanced")
-
-    assert (0.0, 0, 0.0) == (found.allocated_percent, found.max_concurrent, found.duration_s)
+    for name, value in comes.items():
+        of = found if hasattr(found, name) else found.disks[0]
+        assert value == getattr(of, name), name
 
 
 def test_platforms_are_those_of_table_3():
@@ -198,20 +194,6 @@ def test_the_order_of_decisions_does_not_matter_for_what_is_taken_in_time(reques
 
 
 @given(several())
-def test_parts_in_another_order_come_to_the_same_totals(requests):
-    huge = storage_of([NodeClass(name="n", nodes=1, disks=2, capacity_bytes=10**6 * GB)])
-    decisions = decide(huge, placing("round_robin"), requests, 1)
-    turned = [
-        msgspec.structs.replace(
-            each, placed=msgspec.structs.replace(each.placed, parts=each.placed.parts[::-1])
-        )
-        for each in decisions
-    ]
-
-    assert replay(huge, decisions) == replay(huge, turned)
-
-
-@given(several())
 def test_requests_that_come_before_the_past_see_all_that_is_there(requests):
     """A file in no order: what is forgotten early enough changes nothing."""
     starts = earliest_starts_s(requests)
@@ -231,20 +213,9 @@ def test_cohens_d_by_hand():
     assert 0.0 == standard_deviation([1.0])
 
 
-def test_an_effect_is_taken_seed_by_seed():
-    rows = [
-        {"kind": "disk", "seed": seed, "rule": rule, "max_alloc": base + step + 10 * seed}
-        for seed in (1, 2)
-        for rule, base in (("random", 2.0), ("best_bandwidth", 0.0))
-        for step in (1.0, 2.0, 3.0)
-    ]
-
-    assert pytest.approx(2.0) == effect(rows, "random", "max_alloc")
-
-
 # -- the studies -----------------------------------------------------------------------------------
 
-SMALL = Source(trace=msgspec.convert({"part": 0.03}, type=type(Source().trace)))
+SOME_DAYS = Source(trace=msgspec.convert({"part": 0.03}, type=type(Source().trace)))
 
 
 def test_all_256_configurations_are_run_and_ours_beside_them():
@@ -259,7 +230,7 @@ def test_all_256_configurations_are_run_and_ours_beside_them():
 @pytest.mark.parametrize("rule", ["round_robin", "worst_fit"])
 @pytest.mark.parametrize("is_split", [False, True])
 def test_a_run_with_requeuing_is_the_one_without_where_nothing_can_be_requeued(rule, is_split):
-    small = study.Study(source=SMALL)
+    small = study.Study(source=SOME_DAYS)
     task = study.Point(1, "artefact", rule, 8.0, "1N1D", is_split, (False, True))
     alone = small._outcome(task, retries=True)
     first, second = (row for row in small.run(task) if row["kind"] == "run")
@@ -276,7 +247,7 @@ def test_a_run_with_requeuing_is_the_one_without_where_nothing_can_be_requeued(r
 
 def test_a_study_gives_the_same_rows_for_a_seed_and_others_for_another():
     small = study.Study(
-        source=SMALL, capacities_tb=(8.0,), layouts=("nNnD",), retries=(False,), splits=(True,)
+        source=SOME_DAYS, capacities_tb=(8.0,), layouts=("nNnD",), retries=(False,), splits=(True,)
     )
     ran = [[row for task in small.tasks([seed]) for row in small.run(task)] for seed in (1, 1, 2)]
 
@@ -290,7 +261,7 @@ def test_a_study_gives_the_same_rows_for_a_seed_and_others_for_another():
 
 
 def test_the_study_of_two_kinds_of_disks_tells_them_apart():
-    small = storalloc_hetero.Study(source=SMALL)
+    small = storalloc_hetero.Study(source=SOME_DAYS)
     rows = [row for task in small.tasks([1]) for row in small.run(task)]
     values = small.measure(rows)
 
@@ -319,32 +290,225 @@ def test_every_value_has_a_target_and_every_target_a_value(name, missing):
     assert {id_ for id_ in targets - values.keys() if not id_.startswith("T5")} <= missing
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"policies": ("nobody",)}, "unknown allocation rule 'nobody'"),
-        ({"rules": {"round_robin": {"attempts": 0}}}, "attempts is 0"),
-        ({"capacities_tb": (0.0,)}, "capacities_tb must be above 0"),
-        ({"layouts": ()}, "layouts must not be empty"),
-        ({"retries": (True, False)}, "retries must be false, true"),
-        ({"block_bytes": 5}, "block_bytes must be at least 1 GB"),
-    ],
+# -- requests from files and from laws -------------------------------------------------------------
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="requests.yml"):
+        path = tmp_path / name
+        data = text.encode()
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return path
+
+    return write
+
+
+# -- requests --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["requests.yml", "requests.yaml.gz"])
+def test_requests_in_storallocs_yaml(write, name):
+    """The larger of both counts; who moves nothing wants nothing."""
+    found = read_requests(write(YAML, name))
+
+    assert ROWS == told(found.requests)
+    assert () == found.problems
+
+
+def test_the_same_fields_as_csv_and_our_own_csv(write):
+    text = (
+        "id,startTime,endTime,writtenBytes,readBytes\n"
+        "0,2020-01-01 01:00:00,2020-01-01 03:00:00,24068709827,12034354913\n"
+        "1,2020-01-01 02:00:00,2020-01-01 02:30:00,0,450000000000\n"
+    )
+    found = read_requests(write(text, "r.csv"))
+    own = read_requests(write("\n".join(csv_lines(found.requests)), "own.csv.gz"))
+
+    assert ROWS == told(found.requests)
+    assert found.requests == own.requests
+
+
+DARSHAN = (
+    "COBALT_JOBID,NPROCS,RUN_TIME,TOTAL_MPIIO_BYTES_READ,TOTAL_MPIIO_BYTES_WRITTEN,"
+    "TOTAL_MPIIO_F_WRITE_TIME\n"
 )
-def test_parameters_that_make_no_study_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        study.Study(**change)
+SCHEDULER = "COBALT_JOBID,QUEUED_TIMESTAMP,START_TIMESTAMP,END_TIMESTAMP,NODES_USED\n" + "".join(
+    f"{job}.0,2020-01-01 00:00:00,2020-01-01 01:00:00,2020-01-01 02:00:00,8\n"
+    for job in (1, 2, 3, 4)
+)
 
 
-def test_a_rule_of_ones_own_is_found_by_its_module():
-    own = study.Study(policies=("iodaemon.policy.allocation.balanced:Rule",), beside=())
+def test_the_pair_of_theta_is_joined_and_filtered_as_it_was_published(write):
+    """Much written, much read, or long in writing: one is enough. No bytes: no request."""
+    text = DARSHAN + (
+        "1,4,100,0,20e9,1\n"
+        "2,4,100,10e9,0,0\n"
+        "3,4,100,5,7,40\n"
+        "4,4,100,9e9,9e9,39\n"
+        "5,4,100,50e9,0,0\n"
+        "1,0,100,50e9,0,0\n"
+    )
+    found = read_requests(write(text, "darshan.csv"), write(SCHEDULER, "djc.csv"))
 
-    assert {"iodaemon.policy.allocation.balanced:Rule"} == {t.rule for t in own.tasks([1])}
-
-
-def test_chance_is_that_of_the_seed():
-    requests = [wanted(random.Random(n).randint(1, 900), n, n + 50) for n in range(40)]
-    outcomes = [
-        outcome_of(layout("nNnD", 8), placing("random"), requests, seed) for seed in (1, 1, 2)
+    assert [("1", 20 * GB), ("2", 10 * GB), ("3", 7)] == [
+        (r.id, r.size_bytes) for r in found.requests
+    ]
+    assert [(3600.0, 7200.0)] * 3 == [each[2:] for each in told(found.requests)]
+    assert ["it has no START_TIMESTAMP", "NPROCS must be above 0"] == [
+        problem.partition("left out: ")[2].removeprefix("RUN_TIME and ")
+        for problem in found.problems
     ]
 
-    assert outcomes[0] == outcomes[1] != outcomes[2]
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("r.csv", "a,b\n1,2\n", "its columns are of no known kind"),
+        ("r.csv", "id,size_bytes,start_s,end_s\n", "has no request"),
+        ("r.csv", "id,size_bytes,start_s,end_s\n1,x,0,1\n", "size_bytes is 'x', no number"),
+        ("r.csv", "id,size_bytes,start_s,end_s\n1,5,9,9\n", "its end is not after its start"),
+        ("r.yml", "jobs: 3\n", "there is no list 'jobs'"),
+        ("r.yml", "jobs:\n- id: 1\n", "entry 1 (id 1): left out: it has no writtenBytes"),
+        ("r.yml", YAML.replace("2020-01-01 0", "yesterday "), "no time"),
+        ("r.yml", "jobs: [1]\n", "r.yml: entry 1: left out: it has no"),
+        ("r.yml", "a: 1\n  b: 2\n", "r.yml:2: mapping values are not allowed"),
+        ("r.yml", "a: \a\n", "control characters are not allowed"),
+        ("r.csv.gz", None, "cannot be read"),
+    ],
+)
+def test_a_file_that_is_none_is_refused_in_one_line(write, name, text, message):
+    path = write(text or "", name)
+    if text is None:
+        path.write_bytes(b"\x1f\x8bgarbage")
+
+    with pytest.raises(RequestError) as caught:
+        read_requests(path)
+
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_missing_files_and_a_missing_half_are_named(write, tmp_path):
+    with pytest.raises(NotFound, match="does not exist"):
+        read_requests(tmp_path / "none.yml")
+    darshan = write(DARSHAN + "1,4,100,20e9,0,1\n", "darshan.csv")
+    with pytest.raises(RequestError, match="name the scheduler's CSV"):
+        read_requests(darshan)
+    with pytest.raises(RequestError, match="no column START_TIMESTAMP, END_TIMESTAMP"):
+        read_requests(darshan, write("COBALT_JOBID\n1\n", "djc.csv"))
+
+
+def test_a_bad_entry_of_yaml_is_told_by_its_place_and_its_id(write):
+    head, _, entry = YAML.partition("- id:")
+    entry = "- id:" + entry.partition("- id:")[0]
+    numbered = [entry.replace(entry.splitlines()[0], f"- id: {number}") for number in (5, 3, 2)]
+    bad = numbered[2].replace("2020-01-01", "yesterday")
+    found = read_requests(write(head + numbered[0] + numbered[1] + bad, "y.yml"))
+
+    assert ["5", "3"] == [request.id for request in found.requests]
+    assert 1 == len(found.problems)
+    assert "y.yml: entry 3 (id 2): left out: " in found.problems[0]
+
+
+# -- the substitute --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return draw_requests(Trace(), 1)
+
+
+def test_the_substitute_has_the_published_counts_and_sums(drawn):
+    whole = [-(-request.size_bytes // GB) for request in drawn]
+    large = [gb for gb in whole if gb > 200]
+
+    assert (24_001, 873, 1_629_931) == (len(drawn), len(large), sum(whole))
+    bounds = [(200, 1000), (1000, 2000), (2000, 4000), (4000, 8000), (8000, 16_000)]
+    classes = [[gb for gb in large if low < gb <= high] for low, high in bounds]
+    assert [419, 237, 166, 6, 45] == [len(each) for each in classes]
+    assert [217_475, 357_770, 368_690, 35_370, 563_140] == [sum(each) for each in classes]
+    parts = sum(len(split(request.size_bytes, 200 * GB, GB)) for request in drawn)
+    assert 31_160 == pytest.approx(parts, rel=0.01)
+
+
+def test_the_substitute_has_the_published_concurrency_and_space(drawn):
+    """2.895 at once on average, 183 at most; 386.6 GB on average, 29,178 at most."""
+    held_s = sum(request.duration_s for request in drawn)
+    space = sum(request.duration_s * request.size_bytes / GB for request in drawn)
+    changes = sorted(
+        change
+        for request in drawn
+        for change in (
+            (request.start_s, 1, request.size_bytes / GB),
+            (request.end_s, -1, -request.size_bytes / GB),
+        )
+    )
+    count = used = most = most_used = 0
+    for _, step, gb in changes:
+        count, used = count + step, used + gb
+        most, most_used = max(most, count), max(most_used, used)
+
+    assert 2.895 == pytest.approx(held_s / SPAN_S, rel=0.08)
+    assert 386.6 == pytest.approx(space / SPAN_S, rel=0.12)
+    assert 183 == pytest.approx(most, rel=0.15)
+    assert 26_000 < most_used < 30_500
+
+
+def test_the_substitute_is_the_same_for_a_seed_in_order_and_within_the_year(drawn):
+    small = Trace(part=0.05)
+    assert draw_requests(small, 1) == draw_requests(small, 1) != draw_requests(small, 2)
+    starts = [request.start_s for request in drawn]
+    assert starts == sorted(starts)
+    assert FIRST_S <= starts[0]
+    assert max(request.end_s for request in drawn) <= FIRST_S + SPAN_S + 1
+    assert all(30.0 <= request.duration_s <= 86_400.0 for request in drawn)
+    assert all(float(request.start_s).is_integer() for request in drawn)
+
+
+@pytest.mark.parametrize("kind", [SMALL, *LARGE], ids=lambda kind: f"{kind.most_gb:g}")
+def test_a_ladder_rises_within_its_class_to_its_sum(kind):
+    sizes = ladder_gb(kind)
+
+    assert kind.count == len(sizes)
+    assert kind.sum_gb == sum(map(math.ceil, sizes))
+    assert kind.least_gb <= sizes[0]
+    assert sizes[-1] <= kind.most_gb
+
+
+def test_a_part_of_the_substitute_is_as_dense():
+    small = draw_requests(Trace(part=0.1), 3)
+
+    assert len(small) == pytest.approx(2400, rel=0.02)
+    assert max(request.end_s for request in small) < FIRST_S + 0.11 * SPAN_S
+    with pytest.raises(ValueError, match="part is 0;"):
+        Trace(part=0.0)
+    with pytest.raises(ValueError, match="too short a time"):
+        Trace(part=0.001)
+
+
+# -- one run by hand -------------------------------------------------------------------------------
+
+
+def test_figures_by_hand_are_the_same_to_the_printed_digit(write):
+    """25 GB for 2 h on one disk; 200 beside it, 250 on the other for half an hour."""
+    kind = NodeClass(name="node", nodes=1, disks=2, capacity_bytes=4000 * GB)
+    placing = placing_of(
+        "round_robin", {}, block_bytes=200 * GB, bookkeeping="artefact", retries=True
+    )
+    found = outcome_of(storage_of([kind]), placing, read_requests(write(YAML)).requests, 1)
+
+    assert [(3 * 3600, 5.625, 2, 1.875, 1.25), (2.5 * 3600, 6.25, 2, 1.562, 0.5)] == [
+        (
+            disk.last_s - NEW_YEAR_S,
+            disk.max_disk_use,
+            disk.max_alloc,
+            round(disk.mean_disk_use, 3),
+            disk.mean_alloc,
+        )
+        for disk in found.disks
+    ]
+    assert (4, 0, 4) == (found.parts, found.failed, found.max_concurrent)
+    assert (7200.0, 475 * GB) == (found.duration_s, found.allocated_bytes)
+    assert [4] == list(found.node_max_alloc.values())

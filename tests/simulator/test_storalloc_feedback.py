@@ -9,25 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iodaemon.core.job import DiskId
 from iodaemon.core.storage import StorageRequest
 from iodaemon.registry import find_rule
 from iodaemon.simulator.catalogue import load_experiment, with_parameters
-from iodaemon.simulator.storalloc import GB, NodeClass, Placing, decide, layout, storage_of
-from iodaemon.simulator.storalloc_feedback import Way
+from iodaemon.simulator.storalloc import GB, NodeClass, Placing, decide, storage_of
+from iodaemon.simulator.storalloc_feedback import Pool, Stream, Way
 from iodaemon.simulator.storalloc_feedback_run import (
     ComputeNodes,
     draw_nodes,
-    hastened,
     live,
     lives,
     peak_bytes,
-    platform,
     run_stretch,
     storage_of_rate,
     stretch,
 )
 from iodaemon.simulator.storalloc_replay import replay
-from iodaemon.simulator.study import storalloc_feedback as study
 
 EXPERIMENTS = Path(__file__).parents[2] / "sim/experiments"
 RULES = ("random", "round_robin", "worst_fit", "best_bandwidth", "balanced")
@@ -63,26 +61,65 @@ def run(storage, requests, way, *, rule="balanced", nodes=None):
 # -- lives by hand ---------------------------------------------------------------------------------
 
 
-def test_two_jobs_that_write_at_once_end_later():
-    """100 GB in 100 s each at 1 GB/s, all of it I/O: both are done after 200 s."""
-    jobs = run(disks(1), [wanted(100, 0, 100), wanted(100, 0, 100)], Way(io_part=1.0))
+FIXED = {"has_feedback": False}
+LIVES = {
+    # what each asks for, in which way and on how many nodes, and when they begin and end
+    "two that write at once end later: 100 GB in 100 s each at 1 GB/s, all of it I/O": (
+        [wanted(100, 0, 100)] * 2,
+        (Way(io_part=1.0), None),
+        ([0, 0], [200, 200]),
+    ),
+    "they compute first and meet only in their I/O, of the last 100 s: 50 s alone, then half": (
+        [wanted(100, 0, 1000), wanted(100, 50, 1050)],
+        (Way(io_part=0.1), None),
+        ([0, 50], [1050, 1100]),
+    ),
+    "in two turns of 50 s computing and 50 s I/O, each at half speed beside the other": (
+        [wanted(100, 0, 200)] * 2,
+        (Way(io_part=0.5, cycles=2), None),
+        ([0, 0], [300, 300]),
+    ),
+    "those on the file system share it": (
+        [wanted(2000, 0, 100)] * 2,
+        (Way(io_part=1.0, fallback_bytes_per_s=20.0 * GB), None),
+        ([0, 0], [200, 200]),
+    ),
+    "three of one node on two: the third begins when the first two have ended, late": (
+        [wanted(100, 0, 100), wanted(100, 0, 100), wanted(100, 10, 110)],
+        (Way(io_part=1.0, admission="apart", nodes=2), None),
+        ([0, 0, 200], [200, 200, 300]),
+    ),
+    # the head waits for 3 nodes until 100; of one node, 50 s end before, 500 s do not
+    "backfill begins early what does not touch the promise": (
+        [wanted(1, 0, 100), wanted(1, 1, 101), wanted(1, 2, 502), wanted(1, 3, 53)],
+        (Way(**FIXED, admission="apart", nodes=3), [2, 3, 1, 1]),
+        ([0, 100, 200, 3], [100, 200, 700, 53]),
+    ),
+    # the head waits for 900 GB until 100; 400 GB for long would take them
+    "space is promised to the head as nodes are": (
+        [wanted(500, 0, 100), wanted(900, 1, 51), wanted(400, 2, 302), wanted(400, 3, 53)],
+        (Way(**FIXED, admission="together", nodes=9), None),
+        ([0, 100, 150, 3], [100, 150, 450, 53]),
+    ),
+}
 
-    assert [200.0, 200.0] == [job.ended_s for job in jobs]
-    assert [2.0, 2.0] == [run_stretch(job) for job in jobs]
+
+@pytest.mark.parametrize(("requests", "how", "times"), LIVES.values(), ids=LIVES)
+def test_lives_by_hand(requests, how, times):
+    way, nodes = how
+    jobs = run(disks(1), requests, way, nodes=nodes)
+
+    assert times[0] == [job.started_s for job in jobs]
+    assert pytest.approx(times[1]) == [job.ended_s for job in jobs]
 
 
-def test_jobs_compute_first_and_meet_only_in_their_io():
-    """I/O of 100 GB in the last 100 s: 50 s alone, then half a disk until the first is done."""
-    jobs = run(disks(1), [wanted(100, 0, 1000), wanted(100, 50, 1050)], Way(io_part=0.1))
+def test_the_stretch_counts_the_wait_and_the_one_of_a_run_does_not():
+    requests = [wanted(100, 0, 100), wanted(100, 0, 100), wanted(100, 10, 110)]
+    way = Way(io_part=1.0, admission="apart", nodes=2)
+    jobs = run(disks(1), requests, way)
 
-    assert pytest.approx([1050.0, 1100.0]) == [job.ended_s for job in jobs]
-
-
-def test_in_turns_a_job_loses_time_in_each_and_the_rest_of_it_comes_later():
-    """Two turns of 50 s computing and 50 s I/O, each at half speed beside the other."""
-    jobs = run(disks(1), [wanted(100, 0, 200)] * 2, Way(io_part=0.5, cycles=2))
-
-    assert pytest.approx([300.0, 300.0]) == [job.ended_s for job in jobs]
+    assert [2.0, 2.0] == [run_stretch(job) for job in jobs[:2]]
+    assert pytest.approx(2.9) == stretch(jobs[2])
 
 
 def test_who_ends_later_holds_its_space_and_the_next_one_goes_to_the_file_system():
@@ -98,24 +135,6 @@ def test_who_ends_later_holds_its_space_and_the_next_one_goes_to_the_file_system
     assert 105.0 == pytest.approx(jobs[0].ended_s)
     assert ["served", "served", "refused"] == [job.fate for job in jobs]
     assert 202.0 == jobs[2].ended_s
-
-
-def test_those_on_the_file_system_share_it():
-    way = Way(io_part=1.0, fallback_bytes_per_s=20.0 * GB)
-    jobs = run(disks(1), [wanted(2000, 0, 100), wanted(2000, 0, 100)], way)
-
-    assert [200.0, 200.0] == [job.ended_s for job in jobs]
-    assert {"refused"} == {job.fate for job in jobs}
-
-
-def test_with_few_nodes_a_longer_run_delays_the_next_begin():
-    """Three jobs of one node on two: the third begins when the first two have ended, late."""
-    requests = [wanted(100, 0, 100), wanted(100, 0, 100), wanted(100, 10, 110)]
-    jobs = run(disks(1), requests, Way(io_part=1.0, admission="apart", nodes=2))
-
-    assert [0.0, 0.0, 200.0] == [job.started_s for job in jobs]
-    assert 300.0 == jobs[2].ended_s
-    assert pytest.approx(2.9) == stretch(jobs[2])
 
 
 def test_apart_falls_back_where_together_waits():
@@ -139,24 +158,6 @@ def test_together_sends_away_what_the_storage_can_never_hold():
     # 1100 GB are more than there is; 990 fit, and four whole blocks with the rest do so here
     assert [0.0, 10.0, 100.0] == [job.started_s for job in jobs]
     assert ["served", "refused", "served"] == [job.fate for job in jobs]
-
-
-def test_backfill_begins_early_what_does_not_touch_the_promise():
-    """The head waits for 3 nodes until 100; of one node, 50 s end before, 500 s do not."""
-    requests = [wanted(1, 0, 100), wanted(1, 1, 101), wanted(1, 2, 502), wanted(1, 3, 53)]
-    way = Way(has_feedback=False, admission="apart", nodes=3)
-    jobs = run(disks(1), requests, way, nodes=[2, 3, 1, 1])
-
-    assert [0.0, 100.0, 200.0, 3.0] == [job.started_s for job in jobs]
-
-
-def test_space_is_promised_to_the_head_as_nodes_are():
-    """Together: the head waits for 900 GB until 100; 500 GB for long would take them."""
-    requests = [wanted(500, 0, 100), wanted(900, 1, 51), wanted(400, 2, 302), wanted(400, 3, 53)]
-    way = Way(has_feedback=False, admission="together", nodes=9)
-    jobs = run(disks(1), requests, way)
-
-    assert [0.0, 100.0, 150.0, 3.0] == [job.started_s for job in jobs]
 
 
 # -- what always holds -----------------------------------------------------------------------------
@@ -239,18 +240,6 @@ def test_every_job_ends_and_nodes_and_disks_are_never_overdrawn(
     assert peak_bytes([job for job in jobs if job.parts]) <= 2000 * GB
 
 
-@given(several(), st.sampled_from(["apart", "together"]))
-def test_the_head_begins_no_later_than_first_come_first_served_alone_would_let_it(
-    requests, admission
-):
-    """One node a job and one in all, no feedback: there is nothing to backfill past anybody."""
-    way = Way(has_feedback=False, admission=admission, nodes=1)
-    jobs = run(disks(1), requests, way)
-    begins = [job.started_s for job in jobs]
-
-    assert sorted(begins) == begins
-
-
 # -- the study -------------------------------------------------------------------------------------
 
 TINY = {"trace": {"part": 0.01}}
@@ -265,16 +254,6 @@ def test_nodes_are_powers_of_two_in_their_range_and_those_of_the_seed():
     )
     assert set(drawn[::2]) <= {2**n for n in range(8)}
     assert {64, 128, 256} == set(drawn[1::2])
-
-
-def test_haste_moves_begins_and_leaves_lengths():
-    found = hastened([wanted(1, 10, 30), wanted(1, 50, 60)], 4.0)
-
-    assert [(10.0, 30.0), (20.0, 30.0)] == [(r.start_s, r.end_s) for r in found]
-
-
-def test_the_platform_of_the_usual_layout_is_that_of_table_3():
-    assert layout("nNnD", 32) == platform(32.0, 4, 2)
 
 
 @pytest.mark.slow
@@ -295,34 +274,67 @@ def test_every_value_has_a_target_and_every_target_a_value():
     assert len({(row["case"], row["rule"], row["tb"]) for row in rows}) < len(whole.summary(rows))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"policies": ("nobody",)}, "unknown allocation rule 'nobody'"),
-        ({"admissions": ()}, "admissions must not be empty"),
-        ({"capacities_tb": (0.0,)}, "capacities must be above 0"),
-        ({"cases": (study.Case(),)}, "two cases have one id"),
-        ({"main": study.Case(way=Way(nodes=8))}, "8 nodes are less than a job may need, 256"),
-        ({"block_bytes": 5}, "block_bytes must be at least 1 GB"),
-    ],
-)
-def test_parameters_that_make_no_study_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        study.Study(**change)
+# -- streams to the disks of a node ----------------------------------------------------------------
+
+A, B = DiskId("a"), DiskId("b")
 
 
-@pytest.mark.parametrize(
-    ("type_", "change", "message"),
-    [
-        (Way, {"io_part": 0.0}, "io_part is 0"),
-        (Way, {"volume": math.inf}, "volume is inf"),
-        (Way, {"cycles": 0}, "cycles and nodes"),
-        (Way, {"fallback_bytes_per_s": 0.0}, "fallback_bytes_per_s must be above 0"),
-        (ComputeNodes, {"small_least": 0}, "0 to 128 nodes are no range"),
-        (study.Case, {"disks": 0}, "storage_nodes and disks"),
-        (study.Case, {"haste": 0.0}, "tb and haste"),
-    ],
+def stream(disk, pace, *, full=10.0, weight=1):
+    return Stream(None, disk, pace_bytes_per_s=pace, weight=weight, full_s=full)
+
+
+def pool(*streams, a=10.0, b=10.0, link=100.0):
+    made = Pool({A: a, B: b}, link)
+    made.advance(0.0)
+    made.add(streams)
+    made.settle()
+    return made
+
+
+def test_work_that_was_lost_moves_the_end_and_what_comes_after_is_at_full_speed():
+    """Both at half speed until the shorter one is done, 20 s; the other has lost 10 s by then."""
+    short, long = stream(A, 10.0, full=10.0), stream(A, 10.0, full=30.0)
+    shared = pool(short, long)
+
+    assert (20.0, True) == (shared.next_s, shared.is_contended)
+    shared.advance(15.0)
+    assert pytest.approx(37.5) == shared.full_s(long, 15.0)
+    shared.advance(20.0)
+    assert [short] == shared.take_ended()
+    shared.settle()
+    assert (40.0, False, 1.0) == (shared.next_s, shared.is_contended, long.speed)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([A, B]), st.integers(1, 50), st.integers(1, 4)),
+        min_size=1,
+        max_size=8,
+    ),
+    st.integers(1, 60),
+    st.integers(1, 60),
+    st.integers(1, 60),
 )
-def test_ways_that_are_none_are_refused(type_, change, message):
-    with pytest.raises(ValueError, match=message):
-        type_(**change)
+def test_sharing_is_max_min_fair(wants, a, b, link):
+    """Nobody can get more but from one who has no more by weight, on a full disk or link."""
+    streams = [stream(disk, float(pace), weight=weight) for disk, pace, weight in wants]
+    pool(*streams, a=float(a), b=float(b), link=float(link))
+    rates = {each: each.speed * each.pace_bytes_per_s for each in streams}
+    through = {name: [s for s in streams if s.disk == name] for name in (A, B)}
+    through[None] = streams
+    sizes = {A: a, B: b, None: link}
+    full = {n: sum(rates[s] for s in ss) >= sizes[n] * (1 - 1e-9) for n, ss in through.items()}
+
+    assert all(0.0 < each.speed <= 1.0 for each in streams)
+    assert all(
+        sum(rates[s] for s in ss) <= sizes[name] * (1 + 1e-9) for name, ss in through.items()
+    )
+    for each in streams:
+        if each.speed < 1.0 - 1e-9:
+            level = rates[each] / each.weight
+            most = [
+                max(rates[s] / s.weight for s in through[name])
+                for name in (each.disk, None)
+                if full[name]
+            ]
+            assert any(level >= other - 1e-9 * other for other in most)

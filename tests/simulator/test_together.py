@@ -7,9 +7,6 @@ import pytest
 from published import targets
 
 from iodaemon.config import decode_table
-from iodaemon.core.job import JobState
-from iodaemon.core.measure import makespan_s
-from iodaemon.errors import ConfigError
 from iodaemon.registry import shipped
 from iodaemon.simulator.draw import check
 from iodaemon.simulator.run import simulate
@@ -54,10 +51,6 @@ def test_every_pair_ends_the_same_jobs_and_takes_no_slot_twice():
     ]
 
 
-def test_the_same_seed_gives_the_same_rows():
-    assert rows_of(study(), (3,)) == rows_of(study(), (3,))
-
-
 def test_regulation_by_evidence_wins_on_an_arm_and_is_not_seen_where_nothing_waits():
     parallel = {"id": "parallel", "slots": 2, "disk": {"capacity": "2 GB/s", "scaling": [0.3, 0.6]}}
     rows = rows_of(study(servers=[*SERVERS, parallel]))
@@ -68,21 +61,6 @@ def test_regulation_by_evidence_wins_on_an_arm_and_is_not_seen_where_nothing_wai
 
 
 SERVERS = ({"id": "arm", "slots": 2, "rotational": True, "disk": ARM},)
-
-
-def test_a_job_alone_takes_what_is_said_of_it():
-    made = study()
-    (place,) = made._places
-    for piece in place.work(1):
-        _, spec, profile = piece.submission
-        result = simulate(
-            place.platform(),
-            rules_of(place, "fcfs", "none"),
-            [(0.0, spec, profile)],
-            model=place.model(),
-        )
-        assert JobState.COMPLETED is result.jobs[0].state
-        assert makespan_s(result.jobs) == pytest.approx(piece.alone_s)
 
 
 def test_a_cluster_runs_the_same_way_over_its_file_system():
@@ -195,30 +173,3 @@ def test_a_queue_is_drawn_from_its_kinds_and_tells_what_it_is_to_tell():
             assert declared.rate_bytes_per_s == pytest.approx(
                 1e8 * piece.io_alone_s / piece.alone_s
             )
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"servers": []}, "no machine"),
-        ({"servers": [*SERVERS, *SERVERS]}, "'arm' is there twice"),
-        ({"admission": ["fcfs", "fcfs"]}, "admission: 'fcfs' is there twice"),
-        ({"regulation": []}, "at least one rule"),
-        ({"queue": "none"}, "server 'arm' has no jobs"),
-        ({"queue": {"jobs": 1}}, "at least one kind"),
-        ({"queue": QUEUE | {"hint_ratio": 2.0}}, "hint_ratio is 2"),
-        ({"queue": QUEUE | {"walltime": [0.5, 2.0]}}, "1 or more"),
-        ({"queue": QUEUE | {"mean_gap": "-1 s"}}, "mean_gap"),
-        ({"queue": {"kinds": [{"name": "x", "cycles": [2, 1]}]}}, "cycles is 2 to 1"),
-        ({"queue": {"kinds": [{"name": "x", "cpus": []}]}}, "part is above 0"),
-    ],
-)
-def test_what_cannot_be_crossed_is_refused(parameters, message):
-    with pytest.raises(ConfigError, match=message):
-        study(**parameters)
-
-
-@pytest.mark.parametrize("rules", [{"easy": {"alpha": 1}}, {"easy": {"rule": "quick"}}])
-def test_a_rule_that_does_not_take_its_parameters_is_refused_before_anything_runs(rules):
-    with pytest.raises(ConfigError):
-        study(servers=[SERVERS[0] | {"rules": rules}]).tasks([1])

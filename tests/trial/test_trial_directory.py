@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from iodaemon.errors import RequestError
-from iodaemon.trial.folder import has_meddlers
+from iodaemon.trial.folder import Folder, has_meddlers
 from iodaemon.trial.private import own_directory, sweep
 from iodaemon.trial.site import site
 from iodaemon.trial.workload import load_workload
@@ -45,10 +45,6 @@ def replace(path, content):
 
 
 # -- who may meddle --------------------------------------------------------------------------------
-
-
-def test_nobody_meddles_below_a_directory_of_ones_own(tmp_path):
-    assert not has_meddlers(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -269,3 +265,87 @@ def test_one_that_was_killed_before_the_other_was_made_is_swept_too(killed):
     sweep(killed / "runtime")
 
     assert [[], []] == [names(killed / name) for name in ("runtime", "disk")]
+
+
+# -- where results are kept ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def victim(tmp_path):
+    path = tmp_path / "victim"
+    path.mkdir()
+    (path / "results.json").write_text("as it was")
+    return path
+
+
+def folder(tmp_path):
+    return Folder(path=tmp_path / "iod-compare/w", own=2)
+
+
+def refused(made):
+    said = []
+    for attempt in (made.check, lambda: made.keep({"results.json": b"new"})):
+        with pytest.raises(RequestError) as caught:
+            attempt()
+        said.append(str(caught.value))
+    first, second = said
+
+    assert first == second
+    assert "--output" in first
+    assert "\n" not in first
+    return first
+
+
+def test_a_folder_is_made_when_there_is_something_to_keep(tmp_path):
+    made = folder(tmp_path)
+    made.check()
+
+    assert [] == os.listdir(tmp_path)
+    made.keep({"a": b"1", "b": b"2"})
+    made.keep({"a": b"3"})
+    made.check()
+    found = {path.name: path.read_bytes() for path in made.path.iterdir()}
+    assert {"a": b"3", "b": b"2"} == found
+
+
+def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path, victim):
+    made = folder(tmp_path)
+    made.path.mkdir(parents=True)
+    (made.path / "results.json").symlink_to(victim / "results.json")
+    made.keep({"results.json": b"new"})
+
+    assert "as it was" == (victim / "results.json").read_text()
+    assert b"new" == (made.path / "results.json").read_bytes()
+
+
+def test_a_link_in_the_place_of_a_folder_is_refused(tmp_path, victim):
+    made = folder(tmp_path)
+    made.path.parent.mkdir()
+    made.path.symlink_to(victim)
+
+    assert f"{made.path} is a link" in refused(made)
+    made.path.unlink()
+    made.path.parent.rmdir()
+    made.path.parent.symlink_to(victim)
+    assert f"{made.path.parent} is a link" in refused(made)
+    assert ["results.json"] == os.listdir(victim)
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path):
+    made = folder(tmp_path)
+    made.path.parent.mkdir()
+    made.path.touch()
+
+    assert f"{made.path} is no directory" in refused(made)
+    with pytest.raises(RequestError, match="is no directory"):
+        Folder(path=made.path / "below").check()
+
+
+@of_root
+@pytest.mark.parametrize("part", ["iod-compare", "iod-compare/w"])
+def test_a_folder_of_somebody_elses_is_refused(tmp_path, part):
+    made = folder(tmp_path)
+    made.path.mkdir(parents=True)
+    os.chown(tmp_path / part, SOMEBODY, SOMEBODY)
+
+    assert f"{tmp_path / part} belongs to nobody, not to you" in refused(made)

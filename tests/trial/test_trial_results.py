@@ -1,6 +1,7 @@
 """What is told and kept of a trial, from made-up runs."""
 
 import json
+import sys
 
 import msgspec
 import pytest
@@ -75,15 +76,6 @@ def test_a_comparison_tells_medians_changes_and_what_it_was_made_on():
     assert "alone: a 1.00 s [0.90, 1.20]" in text
 
 
-def test_one_policy_is_measured_and_compared_with_nothing():
-    runs = tuple(run("none", number, 4.0) for number in range(1, 4))
-    alone = outcome(policies=("none",), runs=runs, slices=tuple(() for _ in runs))
-
-    assert "against" not in "\n".join(outcome_lines(alone))
-    assert not comparison_document(alone)["changes"]
-    assert ["run-times"] == [figure.name for figure in comparison_figures(alone)]
-
-
 def test_rounds_that_are_missing_are_told():
     text = "\n".join(
         outcome_lines(outcome(rounds=0, runs=(), slices=(), alone_s={}, alone_times_s={}))
@@ -136,15 +128,6 @@ def test_what_is_not_more_than_noise_has_another_colour_in_the_picture():
     assert x_label == ""
 
 
-def test_a_picture_of_too_few_rounds_says_so_where_it_has_no_legend():
-    runs = tuple(each for each in outcome().runs if each.round < 3)
-    runs = tuple(msgspec.structs.replace(each, serving_s=each.makespan_s) for each in runs)
-    found, x_label = bars_by_label(outcome(runs=runs, slices=tuple(() for _ in runs)))
-
-    assert ["default: too few rounds to tell"] == list(found)
-    assert x_label == "default: too few rounds to tell"
-
-
 def looked(times):
     look = Look(at_s=0.0, devices={}, used_ratio=None)
     return Raw(jobs=(), looks=(look,) * times, suspensions=0)
@@ -156,6 +139,13 @@ def test_runs_that_were_hardly_looked_at_are_told():
     assert note.startswith("2 of 3 runs took less than 1 s: ")
 
 
+@pytest.fixture
+def _no_drawing(monkeypatch):
+    """Drawn figures are those of test_cli_trial.py."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
+@pytest.mark.usefixtures("_no_drawing")
 def test_what_came_to_its_end_is_well_and_what_a_signal_ended_has_its_code(tmp_path, capsys):
     folder = Folder(path=tmp_path)
     assert 0 == compare.tell(outcome(), folder, as_json=True)
@@ -164,6 +154,7 @@ def test_what_came_to_its_end_is_well_and_what_a_signal_ended_has_its_code(tmp_p
     assert "ended early: 4 of 6 rounds are complete" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("_no_drawing")
 def test_what_failed_is_raised_after_what_its_job_said_last(tmp_path, capsys):
     failure = CommandFailedError("job a is FAILED", ("one", "two"))
     with pytest.raises(CommandFailedError):
@@ -172,6 +163,7 @@ def test_what_failed_is_raised_after_what_its_job_said_last(tmp_path, capsys):
     assert ["iod: | one", "iod: | two"] == capsys.readouterr().err.splitlines()[-2:]
 
 
+@pytest.mark.usefixtures("_no_drawing")
 @pytest.mark.parametrize(("as_json", "begin"), [(True, "{"), (False, "workload w")])
 def test_results_are_told_to_programs_or_to_people_and_kept_in_place_of_links(
     tmp_path, capsys, as_json, begin

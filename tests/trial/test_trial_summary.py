@@ -3,10 +3,21 @@
 import itertools
 
 import pytest
+from builders import device_counters
 from hypothesis import given
 from hypothesis import strategies as st
 
+from iodaemon.core.meter import await_of
+from iodaemon.core.platform import DeviceId, LoneTimes, ServiceTimes
 from iodaemon.trial.comparing import Policy, order
+from iodaemon.trial.latency import (
+    Look,
+    Uncontended,
+    is_contended,
+    latency_of,
+    slices_of,
+    uncontended,
+)
 from iodaemon.trial.summary import (
     LEAST_ROUNDS,
     MEASURES,
@@ -17,7 +28,6 @@ from iodaemon.trial.summary import (
     changes,
     complete_rounds,
     job_measures,
-    spread_of,
 )
 
 MAKESPAN = next(measure for measure in MEASURES if measure.key == "makespan_s")
@@ -57,27 +67,12 @@ def test_a_chance_is_a_part_and_never_zero(values):
     assert 2.0 / 2 ** len(values) <= chance(values) <= 1.0
 
 
-@given(differences)
-def test_the_chance_does_not_depend_on_which_of_two_is_called_first(values):
-    assert chance(values) == chance([-value for value in values])
-
-
 @given(differences, st.randoms(use_true_random=False))
 def test_the_chance_does_not_depend_on_the_order_of_rounds(values, random):
     shuffled = list(values)
     random.shuffle(shuffled)
 
     assert chance(values) == pytest.approx(chance(shuffled))
-
-
-def test_rounds_that_all_agree_leave_two_of_all_changes_of_signs():
-    assert [2 / 2**n for n in range(1, 9)] == [
-        chance([1.0 + i for i in range(n)]) for n in range(1, 9)
-    ]
-
-
-def test_no_difference_at_all_is_sure_to_be_seen_by_chance():
-    assert chance([0.0, 0.0, 0.0, 0.0, 0.0, 0.0]) == 1.0
 
 
 def test_the_chance_is_that_of_counting_all_signs_by_hand():
@@ -174,17 +169,6 @@ def test_a_round_without_all_policies_is_left_out():
     assert tuple(runs[:2]) == complete_rounds(runs, ("none", "dynamic"))
 
 
-@given(st.lists(seconds, min_size=1))
-def test_a_median_lies_between_the_ends_of_its_range(values):
-    spread = spread_of(values)
-
-    assert min(values) == spread.low <= spread.median <= spread.high == max(values)
-
-
-def test_of_nothing_there_is_no_spread():
-    assert spread_of([]) is None
-
-
 # -- one run ---------------------------------------------------------------------------------------
 
 
@@ -227,14 +211,6 @@ def test_every_round_has_every_policy_once(count, rounds):
     )
 
 
-def test_two_policies_come_first_equally_often():
-    policies = [Policy(name=name, source=name) for name in "AB"]
-
-    assert ["AB", "BA", "BA", "AB"] == [
-        "".join(p.name for p in order(policies, n)) for n in range(4)
-    ]
-
-
 def test_three_policies_come_in_all_their_orders():
     policies = [Policy(name=name, source=name) for name in "ABC"]
     orders = {"".join(p.name for p in order(policies, n)) for n in range(6)}
@@ -242,9 +218,111 @@ def test_three_policies_come_in_all_their_orders():
     assert {"".join(each) for each in itertools.permutations("ABC")} == orders
 
 
-def test_logarithms_make_twice_as_long_and_half_as_long_cancel():
-    runs = rounds_of([1.0] * 6, [2.0, 0.5, 2.0, 0.5, 2.0, 0.5])
-    change = change_of(MAKESPAN, runs, base="none", policy="dynamic")
+# -- waiting and serving ---------------------------------------------------------------------------
 
-    assert change.p == 1.0  # every change of signs gives as large a sum as none: 0
-    assert change.verdict == "noise"
+DISK = DeviceId("sda")
+MIB_SECTORS = 2048
+
+
+def looks(*seconds, device=DISK):
+    """Of each second: requests, ms of each, ms busy, sectors of each."""
+    reads = ms = busy = sectors = 0
+    found = [look(0.0, device, reads=0, ms=0, busy=0, sectors=0)]
+    for at, (count, each_ms, busy_ms, each_sectors) in enumerate(seconds, start=1):
+        reads, ms = reads + count, ms + count * each_ms
+        busy, sectors = busy + busy_ms, sectors + count * each_sectors
+        found.append(look(float(at), device, reads=reads, ms=ms, busy=busy, sectors=sectors))
+    return found
+
+
+def look(at_s, device, *, reads, ms, busy, sectors):
+    counted = {"reads": reads, "read_sectors": sectors, "read_ms": ms, "queue_ms": ms}
+    return Look(at_s=at_s, devices={device: device_counters(**counted, busy_ms=busy)})
+
+
+def test_what_goes_beyond_the_uncontended_time_is_waiting():
+    alone, crowded = slices_of(looks((100, 5, 500, 8))), slices_of(looks((100, 45, 990, 8)))
+    base_s = uncontended([*alone, *crowded])
+    quiet, full = latency_of(alone, base_s), latency_of(crowded, base_s)
+
+    assert (pytest.approx(0.005), pytest.approx(0.0)) == (quiet.serving_s, quiet.waiting_s)
+    assert (pytest.approx(0.005), pytest.approx(0.040)) == (full.serving_s, full.waiting_s)
+    assert pytest.approx(0.0099) == full.busy_s
+
+
+READS = LoneTimes(in_order=((4096.0, 0.002),), at_random=((4096.0, 0.006),))
+MEASURED = {DISK: ServiceTimes(reads=READS)}
+ALONE = {
+    # what a request of each second takes alone; what was calibrated bounds what is seen
+    "of two readers at once, of one": ([(1000, 2, 900, 8), (50, 8, 400, 8)], {}, [0.008, 0.008]),
+    "a few quick ones of many": ([(90, 8, 720, 512), (6, 0, 0, 512)], {}, [0.008, 0.008]),
+    "a few of another size": ([(90, 20, 990, 512), (6, 0, 0, 4096)], {}, [0.020]),
+    "none of its size was alone: others say it at most": (
+        [(50, 8, 400, 64), (100, 90, 990, 32), (100, 90, 990, 256)],
+        {},
+        [0.008, 0.008, 0.032],
+    ),
+    "quicker than calibrated": ([(100, 1, 90, 8)], MEASURED, [0.002]),
+    "slower than calibrated": ([(100, 20, 990, 8)], MEASURED, [0.006]),
+}
+
+
+@pytest.mark.parametrize(("seconds", "measured", "alone_s"), ALONE.values(), ids=ALONE)
+def test_what_a_request_takes_alone(seconds, measured, alone_s):
+    slices = slices_of(looks(*seconds))
+    base_s = uncontended(slices, measured)
+
+    assert alone_s == [pytest.approx(base_s.time_s(each)) for each in slices[: len(alone_s)]]
+
+
+def test_before_anything_was_seen_the_calibration_says_what_one_takes_alone():
+    [slow] = slices_of(looks((100, 20, 990, 8)))
+
+    assert pytest.approx(0.002) == Uncontended(measured=MEASURED).time_s(slow)
+
+
+def test_large_requests_are_held_against_large_ones_alone():
+    small, large = slices_of(looks((100, 5, 500, 8))), slices_of(looks((50, 20, 990, MIB_SECTORS)))
+    base_s = uncontended([*small, *large])
+
+    assert pytest.approx(0.020) == latency_of(large, base_s).serving_s
+
+
+def test_contention_is_the_part_of_the_time_in_which_requests_take_twice_as_long():
+    slices = slices_of(looks((100, 5, 500, 8), (100, 9, 900, 8), (100, 11, 990, 8), (0, 0, 0, 0)))
+    base_s = uncontended(slices)
+
+    assert [False, False, True, False] == [is_contended(each, base_s) for each in slices]
+    assert pytest.approx(0.25) == latency_of(slices, base_s).contended_ratio
+
+
+def test_of_two_disks_each_has_its_own_uncontended_time():
+    fast, slow = looks((100, 1, 100, 8)), looks((100, 10, 990, 8), device=DeviceId("sdb"))
+    both = [
+        Look(at_s=a.at_s, devices={**a.devices, **b.devices})
+        for a, b in zip(fast, slow, strict=True)
+    ]
+    slices = slices_of(both)
+
+    assert {0.001, 0.01} == {round(value, 6) for value in uncontended(slices).seen_s.values()}
+
+
+second = st.tuples(
+    st.integers(0, 5000), st.integers(0, 2000), st.integers(0, 1000), st.integers(1, 4096)
+)
+
+
+@given(st.lists(st.lists(second, min_size=1, max_size=6), min_size=1, max_size=4))
+def test_waiting_and_serving_are_all_of_the_time_and_neither_is_negative(runs):
+    groups = [slices_of(looks(*run)) for run in runs]
+    base_s = uncontended(each for group in groups for each in group)
+
+    for group in groups:
+        latency = latency_of(group, base_s)
+        if latency is not None:
+            assert latency.waiting_s >= 0.0
+            assert latency.serving_s >= 0.0
+            spent_s = sum(await_of(each.load) * each.requests for each in group)
+            requests = sum(each.requests for each in group)
+            assert latency.waiting_s + latency.serving_s == pytest.approx(spent_s / requests)
+            assert 0.0 <= latency.contended_ratio <= 1.0

@@ -38,10 +38,6 @@ def test_an_example_is_a_workload_and_says_what_it_is(path):
     assert path.read_text().startswith("# ")
 
 
-def test_there_are_examples_to_try():
-    assert len(EXAMPLES) >= 2
-
-
 def test_a_job_is_submitted_with_what_the_file_says(tmp_path):
     workload = load(
         tmp_path,
@@ -139,28 +135,16 @@ def test_a_directory_in_the_file_is_beside_it_and_one_that_is_given_goes_before(
     [
         ("", "no job in it"),
         ("[[job]]\n", "write either command or kernel"),
-        ('[[job]]\nkernel = "compute"\ncommand = ["x"]', "write either command or kernel"),
-        ('[[job]]\nkernel = "compute"', "rounds is missing"),
         ('[[job]]\nkernel = "reed"', "did you mean 'read'"),
-        ('[[job]]\nkernel = "read"', "size is 0; write a multiple of 1048576"),
         ('[[job]]\nkernel = "read"\nsize = "1 MB"', "write a multiple of 1048576"),
-        ('[[job]]\nkernel = "read"\nsize = "1 MiB"\nblock = 1000', "a multiple of 4 KiB"),
         ('[[job]]\nkernel = "fork"\nsize = "4 MiB"\nblock = 4096', "none for fork"),
-        ('[[job]]\nkernel = "fork"\nsize = "4 MiB"\nrate = 4096', "none for fork"),
         ('[[job]]\nkernel = "paced"\nsize = "1 MiB"', "rate is missing"),
         (
             '[[job]]\nkernel = "paced"\nsize = "2 MiB"\nrate = 1\nfile = "1 MiB"',
             "file is below size",
         ),
-        (
-            '[[job]]\nkernel = "paced"\nsize = "2 MiB"\nrate = 1\ncached = true',
-            "cached is not for paced",
-        ),
-        ('[[job]]\ncommand = ["x"]\nhold = 1', "hold is for kernels"),
         ('[[job]]\nkernel = "read"\nsize = "1 MiB"\nfile = 7', "file is 7; write 1048576 or more"),
-        ('[[job]]\ncommand = ["x"]\nsize = "1 MiB"', "size is for kernels"),
         ('[[job]]\ncommand = ["x"]\nfile = 0', "write a size above 0"),
-        ('[[job]]\ncommand = ["x"]\ncount = 0', "count"),
         ('[[job]]\ncommand = ["x"]\nname = "a/b"', "up to 40 letters"),
         ('[[job]]\ncommand = ["x"]\nname = "a"\n' * 2, "a second 'a'"),
         ('[[job]]\ncommand = ["x"]\ncpu = 2', "did you mean 'cpus'"),
@@ -181,37 +165,6 @@ def test_a_file_that_is_not_there_is_not_found(tmp_path):
 
 
 # -- kernels ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def data(tmp_path):
-    path = tmp_path / "data"
-    path.write_bytes(bytes(range(256)) * (4 << 12))
-    return str(path)
-
-
-def cached(name, *words):
-    kernel.MOVERS[name](*words, cached=True)
-
-
-@pytest.mark.parametrize("name", ["read", "mmap", "random"])
-def test_a_reading_kernel_reads_a_small_file(data, name):
-    cached(name, data, 2 << 20, 4096)
-    cached(name, data, 6 << 20, 1 << 20)
-
-
-def test_a_writing_kernel_writes_what_it_is_told_over_a_short_file(tmp_path):
-    path = tmp_path / "out"
-    cached("write", str(path), 300 * 4096, 4096)
-
-    assert kernel.WRAP_BLOCKS * 4096 == path.stat().st_size
-
-
-def test_a_computing_kernel_leaves_its_last_checkpoint(tmp_path):
-    path = tmp_path / "out"
-    kernel.compute(str(path), 1, 8192)
-
-    assert path.stat().st_size == 8192
 
 
 def test_memory_that_is_held_is_in_use():
@@ -239,3 +192,70 @@ def test_steps_are_whole_blocks_in_order(total, block):
     found = list(kernel.steps(total, block, None))
 
     assert [n * block for n in range(total // block)] == found
+
+
+# -- programs with a rate --------------------------------------------------------------------------
+
+BLOCK = 4096
+
+
+class Clock:
+    """Goes on by sleeping, and by what each block takes."""
+
+    def __init__(self, took_s):
+        self.now_s = 100.0
+        self._took_s = iter(took_s)
+
+    def monotonic(self):
+        return self.now_s
+
+    def sleep(self, wait_s):
+        self.now_s += wait_s
+
+    def work(self):
+        self.now_s += next(self._took_s)
+
+
+def timed(took_s, rate):
+    """When each block of the kernels begins, from the first, s."""
+    clock = Clock(took_s)
+    begun_s = []
+    real, kernel.time = kernel.time, clock
+    try:
+        for _ in kernel.steps(len(took_s) * BLOCK, BLOCK, rate):
+            begun_s.append(clock.now_s - 100.0)
+            clock.work()
+    finally:
+        kernel.time = real
+    return begun_s
+
+
+def test_blocks_come_at_the_rate():
+    assert pytest.approx([0.0, 0.5, 1.0, 1.5]) == timed([0.1] * 4, 2.0 * BLOCK)
+
+
+def test_a_block_that_takes_a_little_longer_is_caught_up():
+    assert pytest.approx([0.0, 0.7, 1.0, 1.5]) == timed([0.7, 0.1, 0.1, 0.1], 2.0 * BLOCK)
+
+
+def test_time_in_which_a_kernel_stood_still_is_lost():
+    assert pytest.approx([0.0, 3.0, 3.5, 4.0]) == timed([3.0, 0.1, 0.1, 0.1], 2.0 * BLOCK)
+
+
+def test_who_is_woken_late_on_a_busy_cpu_keeps_a_high_rate():
+    begun_s = timed([0.04] + [0.0] * 99, 1000.0 * BLOCK)
+
+    assert pytest.approx(0.099) == begun_s[-1]
+
+
+@given(
+    st.lists(st.floats(0.0, 5.0), min_size=1, max_size=30),
+    st.floats(0.5, 1000.0),
+)
+def test_a_rate_is_never_passed_by_more_than_a_few_blocks(took_s, per_s):
+    begun_s = timed(took_s, per_s * BLOCK)
+
+    slack_s = max(0.05, 2.0 / per_s)
+    for first, begin_s in enumerate(begun_s):
+        for last in range(first, len(begun_s)):
+            assert begun_s[last] - begin_s >= (last - first) / per_s - slack_s - 1e-6
