@@ -61,12 +61,29 @@ def encode_wish(wish: str, **fields: object) -> bytes:
 
 
 class _Line(asyncio.Protocol):
-    """One connection; ``over`` is done when it has ended."""
+    """One connection. What comes before the answer to a greeting is made good by ``sync``.
+
+    Attributes:
+        transport: open until ``over`` is done.
+    """
+
+    transport: asyncio.Transport
 
     def __init__(self, take: Callable[[Message], None]) -> None:
         self.over = asyncio.get_running_loop().create_future()
         self._take = take
         self._lines = LineReader()
+        self._answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def greet(self, wish: bytes) -> asyncio.Future[Message]:
+        """The future answer, ``hello`` or a refusal."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self.transport.write(wish)
+        return self._answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
 
     def data_received(self, data: bytes) -> None:
         for line in self._lines.feed(data):
@@ -74,7 +91,10 @@ class _Line(asyncio.Protocol):
                 message = msgspec.json.decode(line, type=dict)
             except msgspec.DecodeError:
                 message = {"error": "what it says is no message of this protocol"}
-            self._take(message)
+            if self._answer.done():
+                self._take(message)
+            elif "hello" in message or "error" in message:
+                self._answer.set_result(message)
 
     def connection_lost(self, _: Exception | None) -> None:
         if not self.over.done():
@@ -116,7 +136,8 @@ class SupervisorClient:
         self._on_trouble = on_trouble
         self._child: subprocess.Popen[bytes] | None = None
         self._spawned_s = -math.inf
-        self._transport: asyncio.WriteTransport | None = None
+        self._line: _Line | None = None
+        """None: no supervisor has said hello on one."""
         self._unsent = bytearray()
         self._connected = asyncio.Event()
         self._is_closing = self._is_replaced = False
@@ -177,19 +198,19 @@ class SupervisorClient:
         self.send(encode_wish(wish, **fields))
         if wish == "freeze":
             self.flush()
-        return self._transport is not None
+        return self._line is not None
 
     def send(self, line: bytes) -> None:
         """Send an encoded wish, together with all others of this turn of the event loop."""
-        if self._transport is not None:
+        if self._line is not None:
             if not self._unsent:
                 asyncio.get_running_loop().call_soon(self.flush)
             self._unsent += line
 
     def flush(self) -> None:
         """Send all wishes now."""
-        if self._transport is not None and self._unsent:
-            self._transport.write(bytes(self._unsent))
+        if self._line is not None and self._unsent:
+            self._line.transport.write(bytes(self._unsent))
         self._unsent.clear()
 
     async def beat(self, within_s: float) -> None:
@@ -234,7 +255,9 @@ class SupervisorClient:
         while True:
             before_s = loop.time()
             await asyncio.sleep(between_s)
+            slept_s = loop.time() - before_s
             await self._connected.wait()
+            asked_s = loop.time()
             beat = self._begin_beat()
             was_silent = False
             while not (await asyncio.wait({beat}, timeout=_SILENT_S))[0]:
@@ -243,7 +266,7 @@ class SupervisorClient:
                     log.error('event=supervisor_silent pid=%d problem="%s"', self.pid, why)
                 was_silent = True
                 self._tell_trouble(self.why_silent())
-            still_s = loop.time() - before_s
+            still_s = slept_s + loop.time() - asked_s
             if not beat.cancelled() and beat.exception() is not None:
                 continue  # the line ended: another trouble
             if was_silent:
@@ -296,8 +319,6 @@ class SupervisorClient:
             what = f"scratch {message['scratch']}"
         elif "left" in message:
             what = "left"
-        elif "hello" in self._answers and ("hello" in message or "error" in message):
-            what = "hello"
         else:
             self._on_message(message)
             return
@@ -308,9 +329,9 @@ class SupervisorClient:
     def _hang_up(self) -> None:
         self._connected.clear()
         self._unsent.clear()
-        if self._transport is not None:
-            self._transport.close()
-            self._transport = None
+        if self._line is not None:
+            self._line.transport.close()
+            self._line = None
         answers, self._answers = self._answers, {}
         for answer in answers.values():
             if not answer.done():
@@ -322,14 +343,14 @@ class SupervisorClient:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _ANSWER_WITHIN_S
         while True:
-            try:
-                line = await self._open_line()
-                if line is not None and await self._greet(line):  # else it was just about to end
-                    return line
-            except BackendError:
-                self._hang_up()
-                raise
-            self._hang_up()
+            if (line := await self._open_line()) is not None:
+                try:
+                    if await self._greet(line):  # else it was just about to end
+                        self._line = line
+                        return line
+                finally:
+                    if self._line is None:
+                        line.transport.close()
             if loop.time() > deadline_s:
                 raise BackendError(self._why_unreachable())
             await asyncio.sleep(_POLL_S)
@@ -359,7 +380,7 @@ class SupervisorClient:
             await loop.sock_connect(connection, address)
             pid, uid = peer_of(connection)
             if uid in (0, os.geteuid()):
-                self._transport, line = await loop.create_unix_connection(
+                _, line = await loop.create_unix_connection(
                     lambda: _Line(self._take), sock=connection
                 )
                 self.hello = {**self.hello, "pid": pid}
@@ -374,8 +395,8 @@ class SupervisorClient:
         connection.
         """
         for wish in ("hello", "reexec"):
-            answer = self._expect("hello")
-            self.wish(wish, protocol=protocol.VERSION, state=self._state)
+            greeting = encode_wish(wish, protocol=protocol.VERSION, state=self._state)
+            answer = line.greet(greeting)
             await asyncio.wait(
                 {answer, line.over}, timeout=_ANSWER_WITHIN_S, return_when=asyncio.FIRST_COMPLETED
             )
