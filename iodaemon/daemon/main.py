@@ -146,6 +146,8 @@ class _Daemon:
             raise ConfigError(str(error)) from error
         finally:
             await asyncio.to_thread(journal.close)
+        if isinstance(self._failure, OSError):  # a bug, and not of a file that somebody named
+            raise RuntimeError(str(self._failure)) from self._failure  # noqa: TRY004
         if self._failure is not None:
             raise self._failure
         self._rule_watch.close()

@@ -495,6 +495,14 @@ def thaw_all(config: Config) -> int:
     return count
 
 
+def clear(config: Config, cgroups: Cgroups | None) -> None:
+    """Remove socket and cgroups; who has the lock calls this last."""
+    with contextlib.suppress(OSError):
+        os.unlink(config.place(SOCKET))
+    if cgroups is not None:
+        cgroups.leave()
+
+
 def main() -> None:
     """Arguments: the configuration, and after ``execve`` what goes on."""
     config = load_config(sys.argv[1])
@@ -517,7 +525,4 @@ def main() -> None:
     line = socket.socket(fileno=resume["line"]) if resume else None
     Anchor(config, shared, cgroups, resume.get("supervisor", 0), line).run()
     reach("anchor.leaving")
-    with contextlib.suppress(OSError):
-        os.unlink(config.place(SOCKET))
-    if cgroups is not None:
-        cgroups.leave()
+    clear(config, cgroups)

@@ -210,6 +210,8 @@ class Server:
         self._attempts.scan()
         reach("supervisor.leaving")
         self._tell_anchor(b"over")
+        if self._anchor is None:
+            root.clear(self._config, self._means if isinstance(self._means, Cgroups) else None)
 
     def _reexec(self, _: Message) -> None:
         """Become the program that is installed now; children and ledger stay, lines end.

@@ -236,6 +236,10 @@ def test_without_an_anchor_it_makes_room_for_one_once_nothing_runs(root):
     daemon.await_state("1.1", "ended")
     daemon.await_end()
     until(lambda: not is_alive(before))
+
+    assert not (root.runtime / "supervisor.sock").exists()
+    assert not root.cgroup.exists()
+
     root.begin()
     daemon = root.find("1.1")
 
