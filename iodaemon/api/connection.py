@@ -37,7 +37,7 @@ _INSTALLED: Final = "/etc/systemd/system/iodaemon.socket"
 """There where ``iod install`` has set up the service for all users."""
 
 
-_QUEUE: Final = "'iod queue' shows the jobs"
+_QUEUE: Final = "'iod queue -a' shows the jobs"
 _TOLD_BY: Final = {
     "/v1/drain": "'iod drain' shows whether the node is drained",
     "/v1/mode": "'iod mode' shows the mode",

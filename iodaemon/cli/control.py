@@ -168,7 +168,13 @@ def _confirmed(client: Client, action: str, selection: Selection) -> Selector:
     ids = find_ids(client, selection, finished=False)
     if ids:
         print(f"{action} {job_words(ids)}? [y/N] ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        answer = ""
+        try:
+            answer = sys.stdin.readline()
+        finally:
+            if not answer.endswith("\n"):  # Ctrl-C, or the end of the input
+                print(file=sys.stderr)
+        if answer.strip().lower() not in ("y", "yes"):
             raise RequestError("nothing was done")
     return Selector(",".join(map(str, ids)))
 

@@ -175,6 +175,8 @@ def is_said(line: str) -> bool:
 def _parse_words(words: Sequence[str]) -> Iterable[tuple[str, str]]:
     for word in words:
         name, equals, value = word.removeprefix("--").partition("=")
+        if name.startswith("-"):
+            raise UsageError(f"no option {name!r}: write NAME=VALUE, for example name=big time=5m")
         if name not in _WORDS:
             raise UsageError(f"no option {name!r}{nearest(name, _WORDS, ', '.join(_WORDS))}")
         if (name in SWITCHES) == bool(equals):

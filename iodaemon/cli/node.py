@@ -10,7 +10,7 @@ from iodaemon.cli.command import OFF, App, AsJson, Word, argument, option, verb
 from iodaemon.cli.failure import UsageError, nearest
 from iodaemon.cli.output import Column, document_lines
 from iodaemon.cli.queue import condition_lines, drain_words
-from iodaemon.cli.selector import format_ids
+from iodaemon.cli.selector import format_ids, job_words
 from iodaemon.cli.session import Session
 from iodaemon.core.words import MODES
 from iodaemon.errors import RequestError
@@ -162,7 +162,7 @@ def _wait(client: Client) -> DrainAnswer:
 
 def _words(answer: DrainAnswer) -> str:
     holding = [job["id"] for job in answer["holding"]]
-    left = f"CPUs are held by {format_ids(holding)}" if holding else "no job holds CPUs"
+    left = f"CPUs are held by {job_words(holding)}" if holding else "no job holds CPUs"
     if not answer["draining"]:
         return "the node is not drained: jobs start"
     return printable(f"{drain_words(answer)}; {left}")

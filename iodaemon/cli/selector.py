@@ -86,7 +86,7 @@ def _is_id(item: str) -> bool:
         return False
     first, dash, last = item.partition("-")
     if not _is_number(first) or (dash and not _is_number(last)):
-        raise UsageError(f"{item!r} selects no job: {_HOW}")
+        raise UsageError(f"{item!r} selects no job: {_HOW}, or -J NAME")
     if dash and int(first) > int(last):
         raise UsageError(f"{item!r} runs backwards: write {last}-{first}")
     return not dash

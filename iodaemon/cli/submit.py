@@ -264,7 +264,7 @@ def _send(
     try:
         answer = client.submit_warned(specs, environment, on_lost=_tell_lost)
     except KeyboardInterrupt:
-        output.say("not known whether it was submitted: 'iod queue' shows the jobs")
+        output.say("not known whether it was submitted: 'iod queue -a' shows the jobs")
         return ExitCode.INTERRUPTED
     with output.telling(lambda: f"{job_words(answer['ids'])} submitted"):
         report(answer)

@@ -264,6 +264,7 @@ LITTLE_WORK: Final = frozenset(
 )
 """What goes before or after the work, or takes its output; the work where there is nothing else."""
 _SUBSTITUTION: Final = re.compile(r"\$\(\([^()]*\)\)|\$\([^()]*\)|`[^`]*`|\$\{[^{}]*\}")
+_COMMENT: Final = re.compile(r"^[ \t]*#.*", re.MULTILINE)
 _SIGNS: Final = ";&|()<>\n"
 _APART: Final = re.compile(r"[;&|()\n]+")
 
@@ -275,7 +276,7 @@ def simple_commands(line: str) -> list[list[str]]:
     """
     commands: list[list[str]] = [[]]
     is_target = False
-    for word in _words(_SUBSTITUTION.sub("$", line[-LONGEST:])):
+    for word in _words(_SUBSTITUTION.sub("$", _COMMENT.sub("", line[-LONGEST:]))):
         is_sign = word != "" and not word.strip(_SIGNS)
         if is_sign:
             is_target = "<" in word or ">" in word

@@ -66,7 +66,8 @@ def judge_controls(measured: Mapping[str, Any]) -> Iterator[Finding]:
             control.gives if is_there else control.instead,
             {control.name: is_there},
             cost=control.cost,
-            remedy=COUNT_PRESSURE
+            remedy="give jobs a cgroup of version 2 (see the lines on cgroups); where "
+            f"'pressure (PSI)' is lacking too, {COUNT_PRESSURE}"
             if control.name == PRESSURE
             else "cgroup v2 alone (no controller in version 1), and the daemon as the "
             f"system's service; see the line 'cgroup controllers' for {name}",

@@ -340,6 +340,7 @@ def test_a_program_that_is_no_script_says_nothing(iod, daemon, here, content):
     [
         ("cpu=4", "no option 'cpu': did you mean cpus?"),
         ("cpus", "cpus needs a value: cpus=..."),
+        ("-J big", "no option '-J': write NAME=VALUE, for example name=big time=5m"),
         ("requeue=yes", "requeue has no value"),
         (
             "time=soon",

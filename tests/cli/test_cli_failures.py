@@ -150,7 +150,7 @@ def test_what_is_not_permitted_is_exit_code_4(iod, daemon, monkeypatch):
         (("queue", "--api", "/x"), "--api goes before the verb, as in 'iod --api ... queue'"),
         (("policy",), "no verb given: 'iod policy --help' lists them"),
         (("show",), "no job given: write 7, 3-9, 1,4, last or all, or select by -J, -u or -s"),
-        (("show", "x7"), "'x7' selects no job: write 7, 3-9, 1,4, last or all"),
+        (("show", "x7"), "'x7' selects no job: write 7, 3-9, 1,4, last or all, or -J NAME"),
         (("show", "9-3"), "'9-3' runs backwards: write 3-9"),
         (("logs", "-f", "1,3"), "-f follows one job: write 7 or last"),
         (
@@ -276,7 +276,7 @@ def test_what_was_done_is_said_where_standard_output_is_full(daemon, socket_path
 
 
 SHOWN_BY = [
-    (("cancel", "1"), "'iod queue' shows the jobs"),
+    (("cancel", "1"), "'iod queue -a' shows the jobs"),
     (("drain", "on"), "'iod drain' shows whether the node is drained"),
     (("mode", "off"), "'iod mode' shows the mode"),
     (("config", "reload"), "'iod config show --running' shows what is in force"),

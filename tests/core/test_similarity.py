@@ -118,6 +118,8 @@ def test_a_program_in_the_command_line_itself_has_no_name(line):
         ("bash -c 'cd x; nice python3 fit.py'", "fit.py"),
         ("it's broken; ./solve", "solve"),
         ("cp a b", "cp"),
+        ("#!/bin/bash\n#SBATCH -n 2\n# cd a; ./old\n./solve\necho done", "solve"),
+        ("#!/bin/bash\n#SBATCH -n 2\nsleep 9", "bash"),
         ("cd a; A=1", "bash"),
     ],
 )

@@ -348,7 +348,7 @@ def test_a_lost_answer_is_asked_for_again_and_the_job_is_made_once(served, thief
 def test_where_no_answer_comes_it_is_said_that_nobody_knows(served, thief):
     _, client = thief(lost=10**6, reconnect_s=0.5)
 
-    with pytest.raises(Unanswered, match="not known whether that was done; 'iod queue'"):
+    with pytest.raises(Unanswered, match="not known whether that was done; 'iod queue -a'"):
         client.submit(HELD, {})
     assert 1 == len(served.state.jobs)
 
