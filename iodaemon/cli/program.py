@@ -72,7 +72,7 @@ ALIASES: Final[Mapping[str, str]] = MappingProxyType({"ls": "queue", "inspect": 
 
 
 _CANCEL: Final = "'iod cancel JOB' ends a job"
-_QUEUE: Final = "'iod queue -a' shows the jobs, 'iod node' the machine"
+_QUEUE: Final = "'iod queue' shows the jobs, 'iod node' the machine"
 _HOLD: Final = "'iod suspend JOB' holds a job that waits, and suspends one that runs"
 _SUBMIT: Final = "'iod submit -- COMMAND' submits a job"
 POINTERS: Final[Mapping[str, str]] = MappingProxyType(
